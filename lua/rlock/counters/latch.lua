@@ -74,18 +74,10 @@ end
 -- @treturn[2] nil, "timeout", detail
 -- @treturn[3] nil, code, detail
 function latch:wait(options)
-  local wait = check.of_wait(options).wait or math.huge
-  local record = self.record
-  local its = Call:new {
-    counter = self, wants = 0,
-    channel = record.target:channel(), wakes = record.policy.wakes,
-    late = ("latch %s was not open in time"):format(naming.show(record.name)),
-  }
-  local open, code, detail = self.session.host.whole_wait(its.wait, its,
-    wait)
-  if open then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code == "busy" and "timeout" or code, detail
+  local its = Call:shared { counter = self,
+    late = ("latch %s was not open in time"):format(
+      naming.show(self.record.name)) }
+  return call.run(its.wait, its, options)
 end
 
 local function deleted(reply, may_be_applied)

@@ -30,16 +30,12 @@ function permits.new(client, name)
   return self
 end
 
--- ids -----------------------------------------------------------------------
-
 local function bytes_of(id, level)
   if type(id) ~= "string" or #id ~= 32 or id:find("%X") then
     error("bad id: must be the 32 hex digits that acquire returned", level + 1)
   end
   return identity.bytes(id)
 end
-
--- permits of this client ------------------------------------------------------
 
 local function forget(self, id)
   local permit = self.record.taken[id]
@@ -80,8 +76,6 @@ local function track(self, id, lease, sent, ends)
   self.record.taken[id] = leased.new(Permit, self, id,
     host.ends_tasks and host.current(), sent, ends, not lease)
 end
-
--- acquiring -------------------------------------------------------------------
 
 local OF_CALL = 12        -- bytes that all ids of a call share: its channel may
                           -- be named by them
@@ -143,6 +137,13 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
+-- Acquires a permit; to be tail-called.
+local function acquire(self, options, wait)
+  options = check.of_lock(options)
+  return self.session.host.whole_wait(take, self, options.wait or wait,
+    options.lease)
+end
+
 --- Acquires a permit, and waits for one if necessary; forever if the number of
 --  permits was never set.
 -- @tparam[opt] table options
@@ -153,19 +154,11 @@ end
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function permits:acquire(options)
-  options = check.of_lock(options)
-  return self.session.host.whole_wait(take, self, options.wait or math.huge,
-    options.lease)
+  return acquire(self, options, math.huge)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
-function permits:try_acquire(options)
-  options = check.of_lock(options)
-  return self.session.host.whole_wait(take, self, options.wait or 0,
-    options.lease)
-end
-
--- renewing and releasing ------------------------------------------------------
+function permits:try_acquire(options) return acquire(self, options, 0) end
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
 --  Internal.
@@ -259,8 +252,6 @@ function permits:valid_for(id)
   return math.max(0, ends - session.host.now())
 end
 
--- counts ----------------------------------------------------------------------
-
 --- Sets the total number of permits, including those in use. If more than n are
 --  in use they stay valid, and none is granted until enough are released.
 -- @tparam integer n
@@ -270,8 +261,6 @@ function permits:set(n)
   n = check.count(n, "n", 0)
   return deduplication.result(yes, deduplication.run(self, "set", n))
 end
-
-local function third(reply) return reply[3] end
 
 --- The number of available permits.
 -- @treturn[1] integer
@@ -284,7 +273,8 @@ end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()
-  return deduplication.result(third, deduplication.run(self, "count"))
+  return deduplication.result(function(reply) return reply[3] end,
+    deduplication.run(self, "count"))
 end
 
 local function state_of(reply)

@@ -34,10 +34,10 @@ local function add(self, n)
 end
 
 -- Releases the permits of a task that has ended: it cannot do that itself.
--- @treturn string why
+-- @treturn nil, code, detail
 local function give_back(self, n)
   add(self, n)
-  return "the task has ended"
+  return nil, "closed", "the task has ended"
 end
 
 --- Why there is no time left, for messages. Internal.
@@ -58,7 +58,7 @@ function semaphore:take(wait, n)
     deduplication.finish(its.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
-    return nil, "closed", give_back(self, n)
+    return give_back(self, n)
   end
   deduplication.undo(its.request, n)
   if code == "cancelled" then error(detail, 0) end
@@ -142,7 +142,7 @@ local function drain(self)
   if not reply then
     deduplication.undo(request, "0")
   elseif reply[2] > 0 and host.has_gone(host.current()) then
-    return nil, "closed", give_back(self, ("%d"):format(reply[2]))
+    return give_back(self, ("%d"):format(reply[2]))
   end
   return reply, code, detail
 end

@@ -25,10 +25,7 @@ local PASSED = require "rlock.util.deadline".passed
 local grant = require "rlock.lock.grant"
 local handle = require "rlock.lock.handle"
 local metrics = require "rlock.util.metrics"
-local naming = require "rlock.naming"
-local owner = require "rlock.lock.owner"
 local waiting = require "rlock.lock.waiting"
-local of_peek = require "rlock.lock.verdicts".of_peek
 
 local joint = handle:class()
 
@@ -69,8 +66,6 @@ function joint.check_list(list, what, level)
   end
 end
 
--- inner holds -------------------------------------------------------------
-
 --- Creates an inner hold of a hold; it is not acquired yet.
 -- @tparam table hold
 -- @tparam table member a lock
@@ -109,29 +104,6 @@ function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
     waiter and waiting.registration(session, waiter))
   if verdict ~= "held" then granted:recycle() end
   return verdict, ms, code, detail
-end
-
---- The hold count of an inner hold's owner, according to the server.
--- @tparam table inner an inner hold
--- @tparam number deadline of the request, by host.now()
--- @treturn[1] integer
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function joint.count(inner, deadline)
-  local record, session = inner.lock.record, inner.lock.session
-  local its = inner.owner or inner.round.owner
-  local op, granted = record.policy.ops.peek, record.grants[its]
-  if not op then
-    return nil, "usage", ("policy %s has no server.peek, needed here")
-      :format(naming.show(record.policy.name))
-  end
-  local name = granted and granted.owner_name
-    or owner.name_for(its, session, record.family)
-  local reply, code, detail = record.target:run("peek", deadline,
-    session.host.now(), name)
-  if reply == nil then return nil, code, detail end
-  local state, _, fault = of_peek(op, reply)
-  if not state then return nil, "redis", fault end
-  return reply[3]
 end
 
 --- Releases an inner hold.
@@ -176,8 +148,6 @@ function joint.together(host, inner_holds, fn, deadline, is_decided)
   if woken == nil then return nil, code, unwind end
   return true
 end
-
--- holds -------------------------------------------------------------------
 
 -- A hold is its own grant: it has the methods of one (grant.lua).
 local Hold = {}

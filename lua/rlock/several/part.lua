@@ -28,8 +28,6 @@ function part.new(round, member)
   return self
 end
 
--- which servers count ---------------------------------------------------------
-
 -- The lease for which a server may have granted the lock before it restarted.
 local function longest_lease(self)
   return max(self.round.lease or 0, self.lock.session.lease)
@@ -100,8 +98,6 @@ function part:is_accepted()
   if not is_accepted and round.event then round.event:set() end
   return is_accepted
 end
-
--- requests --------------------------------------------------------------------
 
 -- In a task: requests the lock.
 -- @return as joint.acquire

@@ -38,21 +38,21 @@ local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 -- writing ---------------------------------------------------------------------
 
 --- A signed integer of 32 bits.
-local function int(n)
+function codec.int(n)
   n = n % 4294967296
   return char(floor(n / 16777216), floor(n / 65536) % 256,
     floor(n / 256) % 256, n % 256)
 end
 
-codec.int = int
+local int = codec.int
 
 --- A string, or bytes; nil differs from "".
-local function text(value)
+function codec.text(value)
   if not value then return int(-1) end
   return int(#value) .. value
 end
 
-codec.text = text
+local text = codec.text
 
 --- The first message of a connection.
 -- @tparam table session  id, password; `timeout` in ms, `seen`: the last
@@ -213,9 +213,6 @@ function Reader:is_open(permission)
   end
   return self.is_bad
 end
-
---- Was everything that was read well formed?
-function Reader:is_done() return not self.is_bad end
 
 --- The server's first message: the session that it has given.
 -- @treturn table|nil id, password, timeout (ms; 0: there is no such session)

@@ -33,6 +33,7 @@ local PAST = 3                            -- time-outs that end any session
 local LAST_XID = 2147483647
 local LOOKS = 2                           -- polls before it is silent
 local DELETED = 2                         -- type of an event
+local EXPIRED = "the session has expired"
 
 -- A random order, so that clients spread over the servers.
 local function shuffled(list, host)
@@ -272,25 +273,18 @@ local function greet(self, link, deadline)
   local ok, code, detail = await(self, link, deadline, "first")
   if not ok then return nil, code, detail end
   local session = codec.welcome(link.first)
-  if not session then
-    detail = link.where .. ": this is not a ZooKeeper server"
-  elseif session.is_read_only then
-    detail = link.where .. ": the server is read-only, because it has no quorum"
-  elseif session.timeout == 0 and self.session.id == codec.NO_ID then
-    detail = link.where .. ": the server gives no session"
-  elseif session.timeout == 0 then
-    detail = link.where .. ": the session has expired"
-  end
-  if detail then
-    drop(self, link, detail)
-    if session and session.timeout == 0
-        and self.session.id ~= codec.NO_ID then
-      end_session(self, "the session has expired")
-      return nil, "expired", detail
-    end
-    return nil, "connect", detail
-  end
-  return session, sent
+  local has_none = session and session.timeout == 0
+  local has_expired = has_none and self.session.id ~= codec.NO_ID
+  local fault = not session and "this is not a ZooKeeper server"
+    or session.is_read_only
+      and "the server is read-only, because it has no quorum"
+    or has_expired and EXPIRED
+    or has_none and "the server gives no session"
+  if not fault then return session, sent end
+  detail = ("%s: %s"):format(link.where, fault)
+  drop(self, link, detail)
+  if has_expired then end_session(self, EXPIRED) end
+  return nil, has_expired and "expired" or "connect", detail
 end
 
 -- Logs in.

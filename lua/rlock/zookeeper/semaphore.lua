@@ -30,8 +30,6 @@ local function deadline_of(self)
   return self.session.host.now() + self.session.timeout
 end
 
--- taking ----------------------------------------------------------------------
-
 local Call = call:class()
 
 -- The places of a call: one in the queue, and one for each permit.
@@ -125,8 +123,6 @@ function semaphore:take(wait, n)
   return result(yes, is_held, code, detail)
 end
 
--- releasing -------------------------------------------------------------------
-
 local function release(self, n)
   local target, deadline, list = self.record.target, deadline_of(self), {}
   for _, entry in pairs(target.entries) do list[#list + 1] = entry end
@@ -160,8 +156,6 @@ function semaphore:release(n)
   n = tonumber(check.count(n == nil and 1 or n, "n", 0))
   return self.session.host.whole(release, self, n)
 end
-
--- setting and counting --------------------------------------------------------
 
 local function set(self, n)
   local is_new, code, detail = limit.make(self.record.target, n,

@@ -22,7 +22,7 @@ target.__index = target
 
 target.leaves = true                    -- a waiter has a node
 
-local max, min, ops = math.max, math.min, codec.ops
+local max, min = math.max, math.min
 
 local MOST = 100                  -- holders that are looked at
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
@@ -45,6 +45,18 @@ end
 --  read/write lock; without an owner, all waiters.
 function target:channel(owner)
   return ("%s#%s %s"):format(self.path, self.policy.name, owner or "")
+end
+
+--- Wakes all waiters at the next change of a node. Call this with the request
+--  that sets the watch.
+function target:watch(path)
+  local link = self.server.connection
+  if self.watched == link.link then return end
+  self.watched = link.link
+  link:watch(path, function()
+    self.watched = nil
+    self.server.channels:message(self:channel())
+  end)
 end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
@@ -122,8 +134,8 @@ local function is_waiting(entry)
   return not gate or entry.target.policy.most or gate.watching ~= nil
 end
 
---- Asks whether it is the entry's turn in the queue; finds how many leases there
---  may be.
+--- Asks whether it is the entry's turn in the queue, and finds how many leases
+--  there may be.
 -- @return as place:ask
 function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
@@ -161,8 +173,6 @@ local function hold_until(entry, deadline)
   entry.target.server.connection:wake(deadline)
 end
 
--- requests --------------------------------------------------------------------
-
 --- Checks once that the path of a mutex or counter has no nodes of another
 --  kind. (Other locks see that in the list of their queue.)
 -- @return true, or nil, code, detail
@@ -170,10 +180,10 @@ function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
   end
-  local err, its, detail = nodes.ask(self.server, deadline, ops.children,
-    self.path, codec.read(self.path))
-  if not err then return nil, its, detail end
-  for _, name in ipairs(err == 0 and its:texts() or {}) do
+  local names, code, detail =
+    nodes.children(self.server, deadline, self.path)
+  if not names then return nil, code, detail end
+  for _, name in ipairs(names) do
     local mark = place.parse(name)
     if mark then
       return nil, "refused", ("%s has nodes of another kind of lock (%s)")
@@ -186,8 +196,8 @@ end
 
 -- operations ------------------------------------------------------------------
 
--- They return the reply, or nil, code, detail, and whether the request may have
--- been applied; last, when it was sent.
+-- Return the reply, or nil, code, detail, and whether the request may have been
+-- applied; last, when it was sent.
 local run = {}
 
 -- Makes sure that the session is alive.
@@ -292,21 +302,17 @@ end
 
 -- The nodes of a queue, in order.
 local function queue_of(self, path, deadline)
-  local err, its, detail = nodes.ask(self.server, deadline, ops.children, path,
-    codec.read(path))
-  if not err then return nil, its, detail end
-  return queues.sorted(err == 0 and its:texts() or {}, path)
+  local names, code, detail = nodes.children(self.server, deadline, path)
+  if not names then return nil, code, detail end
+  return queues.sorted(names, path)
 end
 
 -- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
 local function read(self, node, deadline)
-  local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
-    codec.read(node.path))
-  if not err then return nil, its, detail end
-  if err ~= 0 then return false end
-  node.data = its:text() or ""
-  node.created = codec.number(its:stat().created)
+  local data, version, made = nodes.get(self.server, deadline, node.path)
+  if not data then return data, version, made end
+  node.data, node.created = data, codec.number(made)
   return true
 end
 
@@ -315,20 +321,19 @@ end
 -- @return the nodes, how many wait, and the list of both unless waiting has a
 --   queue of its own; or nil, code, detail
 function target:holders(deadline)
-  local path = self.path .. (self.policy.leases and "/leases" or "")
+  local policy = self.policy
+  local path = self.path .. (policy.leases and "/leases" or "")
   while true do
     local list, code, detail = queue_of(self, path, deadline)
     if not list then return nil, code, detail end
-    local policy = self.policy
-    local holders, is_there = queues.holders(list,
-      policy.most or policy.needs and #list), true
+    local holders = queues.holders(list, policy.most or policy.needs and #list)
+    local waiting, is_there = #list - #holders, true
     for i = 1, min(#holders, MOST) do
       is_there, code, detail = read(self, holders[i], deadline)
       if is_there == nil then return nil, code, detail end
       if not is_there then break end
     end
-    local waiting = #list - #holders
-    if is_there and self.policy.most then
+    if is_there and policy.most then
       list, code, detail = queue_of(self, self.path .. "/locks", deadline)
       if not list then return nil, code, detail end
       waiting = #list
@@ -396,17 +401,19 @@ function run.break_(self, deadline, _, token)
     return { "refused", "the hold with that token is over" }
   end
   for _, node in ipairs(holders) do
-    local err
-    err, code, detail = nodes.ask(self.server, deadline, ops.delete, node.path,
-      codec.versioned(node.path))
-    if not err then return nil, code, detail, true end
+    local was_there
+    was_there, code, detail = nodes.delete(self.server, deadline, node.path)
+    if was_there == nil then return nil, code, detail, true end
   end
   return { "freed" }
 end
 
+--- The operations by name; those of a counter's class differ.
+target.operations = run
+
 --- Runs an operation, see the back end contract.
 function target:run(name, deadline, now, a, b, c, more)
-  return run[name](self, deadline, now, a, b, c, more)
+  return self.operations[name](self, deadline, now, a, b, c, more)
 end
 
 -- its server ------------------------------------------------------------------
@@ -430,8 +437,7 @@ function target:announce(deadline, owner, text)
     ok, code, detail = nodes.set(server, deadline, queued:path(),
       server:data(queued.owner) .. " " .. text)
   end
-  if not ok then return nil, code, detail end
-  return true
+  return ok and true, code, detail
 end
 
 --- The module that delivers release requests: ask, listen.

@@ -8,8 +8,7 @@ local connection = {}
 local Connection = {}
 Connection.__index = Connection
 
-local callback, free_id, take_id =
-  tasks.callback, tasks.free_id, tasks.take_id
+local callback, free_id, take_id = tasks.callback, tasks.free_id, tasks.take_id
 local begin, await = tasks.begin, tasks.await
 
 --- Sends one command and waits for its reply.
@@ -97,12 +96,10 @@ function Connection:listen(verb, channel)
   return self.raw:listen(verb, channel)
 end
 
-local CLOSED = "the connection was closed"
-
 --- Closes the connection. Commands in flight fail with "closed".
 -- @tparam[opt] string why their detail
 function Connection:close(why)
-  tasks.fail(self.raw:close(), "closed", why or CLOSED)
+  tasks.fail(self.raw:close(), "closed", why or "the connection was closed")
   self:free_ids()
 end
 
@@ -164,13 +161,6 @@ function Connection:shake_hands(options)
   return nil, code == "refused" and "connect" or code, detail
 end
 
--- The connection's identity, or nil, code, detail.
-local function identify(self, ms)
-  local seal = load_seal()
-  local replies, codes, details = self:pipeline(ms, seal.queries)
-  return seal.identity(replies, codes, details, 1)
-end
-
 --- Queries the connection's identity, if that is unknown, and seals the
 --  connections that were lost before.
 -- @tparam integer ms   deadline of each command
@@ -179,7 +169,9 @@ end
 function Connection:make_ready(ms, seals)
   local code, detail
   if not self.identity then
-    self.identity, code, detail = identify(self, ms)
+    local seal = load_seal()
+    local replies, codes, details = self:pipeline(ms, seal.queries)
+    self.identity, code, detail = seal.identity(replies, codes, details, 1)
     if not self.identity then return nil, code, detail end
   end
   local ok

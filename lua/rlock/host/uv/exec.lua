@@ -22,8 +22,6 @@ local MARGIN, MOST_MARGIN = 0.1, 0.5
 local Run = {}
 Run.__index = Run
 
--- deadlines ---------------------------------------------------------------
-
 -- The soft and the hard deadline.
 local function times(self)
   local soft, hard = huge, huge
@@ -60,7 +58,6 @@ end
 
 -- The lock is certainly lost, so the grace period begins now.
 local function lose(self)
-  if self.lost then return end
   report_loss(self)
   if self.on_lost == "ignore" then return end
   local now = host.now()
@@ -181,8 +178,6 @@ function Run:__close()
   self.job:close()
 end
 
--- starting ----------------------------------------------------------------
-
 local function signal_of(on_lost)
   if on_lost == "kill" then return nil end
   local name = on_lost:match("^signal:(.+)$")
@@ -266,21 +261,18 @@ local check_options = check.table({
   no_input = check.type "boolean", foreground = check.type "boolean",
 }, "a table such as { lock = lock }", "rlock.exec")
 
-local function list_of(env)
-  local list = {}
-  for name, value in pairs(env or {}) do
-    list[#list + 1] = value and ("%s=%s"):format(name, value) or name
-  end
-  return list
-end
-
 local FAREWELL = "rlock: guard: kills %s: past its deadline for the lock\n"
 
+-- The options of `start`.
 local function with_defaults(words, given)
-  local options = {}
-  for name, value in pairs(given) do options[name] = value end
-  options.env = list_of(given.env)
-  options.farewell = FAREWELL:format((words[1]:gsub("%c", "?")))
+  local options = { env = {},
+    farewell = FAREWELL:format((words[1]:gsub("%c", "?"))) }
+  for name, value in pairs(given) do
+    if name ~= "env" then options[name] = value end
+  end
+  for name, value in pairs(given.env or {}) do
+    table.insert(options.env, value and ("%s=%s"):format(name, value) or name)
+  end
   return options
 end
 

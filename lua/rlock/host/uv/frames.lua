@@ -29,8 +29,7 @@ function frames.open(options)
     self.raw, code, detail = core.frames(id, {
       host = options.host, port = options.port, tls = options.tls,
       timeout = options.timeout, limit = not options.is_plain and LIMIT or nil,
-      frame = self.frame_id,
-      lost = self.lost_id,
+      frame = self.frame_id, lost = self.lost_id,
     })
     ok = self.raw ~= nil
   end

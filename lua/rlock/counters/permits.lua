@@ -14,6 +14,7 @@ local leased = require "rlock.counters.leased"
 local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
+local give_back = leased.give_back
 local permits = counter.class "permits"
 
 local new = permits.new
@@ -42,26 +43,11 @@ local function forget(self, id)
   if permit then permit:drop() end
 end
 
--- Releases, in the background, a permit that may have been granted.
-local function give_back(self, id, seconds)
-  local session, record = self.session, self.record
-  session:background(function()
-    local now = session.host.now()
-    record.target:run("release", now + seconds, now, id, "1", "0")
-  end)
-end
-
 local Permit = leased:class()
 
 function Permit:show()
   return ("permit %s of %s"):format(identity.hex(self.owner_name),
     naming.show(self.lock.record.name))
-end
-
---- Releases the permit, because its task has ended.
-function Permit:give_up()
-  self:drop()
-  give_back(self.lock, self.owner_name, self.lock.session.lease)
 end
 
 --- See leased.lua.

@@ -118,8 +118,6 @@ function joint.is_alive(inner)
   return not inner.is_over and inner.grant.state ~= "lost"
 end
 
-local function never() return false end
-
 --- Runs fn(inner) for all inner holds concurrently, each in a background task
 --  that closing its client waits for. Requests to one server are sent together,
 --  in the order of the inner holds. Returns when all have ended, when
@@ -135,12 +133,11 @@ local function never() return false end
 -- @return[2] the value to raise
 function joint.together(host, inner_holds, fn, deadline, is_decided)
   local left, event = #inner_holds, host.event()
-  is_decided = is_decided or never
   for _, inner in ipairs(inner_holds) do
     inner.lock.session:background(function()
       fn(inner)
       left = left - 1
-      if left == 0 or is_decided() then event:set() end
+      if left == 0 or is_decided and is_decided() then event:set() end
     end)
   end
   if left == 0 then return true end

@@ -73,11 +73,6 @@ function connection.new(host, options, hooks)
   }, connection)
 end
 
-local function report(self, level, event, message, why)
-  events.report(self.host, self.options, level, event, message,
-    { server = self.where, reason = why })
-end
-
 -- calls -----------------------------------------------------------------------
 
 local Call = {}
@@ -166,8 +161,9 @@ local function drop(self, link, why)
   link.event:set()
   if was_ready then rest(self, link) end
   if was_ready and self.change then
-    report(self, "info", "disconnected",
-      ("lost the connection to %s: %s"):format(self.where, why), why)
+    events.report(self.host, self.options, "info", "disconnected",
+      ("lost the connection to %s: %s"):format(self.where, why),
+      { server = self.where, reason = why })
     self.hooks.on_dropped(why)
   end
   self:wake(0)

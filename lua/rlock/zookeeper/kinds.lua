@@ -86,7 +86,8 @@ all.permits = kind { name = "permits", class = "permits", of_session = true,
 
 -- It has its own driver.
 all.semaphore = kind { name = "semaphore", class = "permits",
-  driver = "zookeeper.semaphore", needs = all.permits.needs }
+  driver = "zookeeper.semaphore", needs = all.permits.needs,
+  queue = all.mutex.queue, leases = all.mutex.leases }
 
 all.latch = kind { name = "latch", class = "latch", wakes = wakes_all,
   needs = {

@@ -67,20 +67,6 @@ function nodes.get(server, deadline, path, is_watched)
   end
 end
 
--- The error of a set, and the version that it has made. A multi that has failed
--- has no error in its head.
--- @treturn integer
--- @treturn integer version
--- @treturn boolean whether the first part has failed: the node `own` is gone
-local function outcome(err, its, own)
-  if err ~= 0 then return err, nil, false end
-  if not own then return 0, its:stat().version, false end
-  local list, stat = codec.results(its)
-  local first, second = list[1], list[2]
-  if first == 0 then return second or 0, stat and stat.version, false end
-  return first, nil, first == errors.NO_NODE
-end
-
 --- Lists the children of a node, none if there is no such node.
 -- @return their names; or nil, code, detail
 function nodes.children(server, deadline, path, is_watched)
@@ -120,14 +106,21 @@ function nodes.set(server, deadline, path, value, version, own)
   end
   local err, its, detail = server.connection:post(op, body):wait(deadline)
   if not err then return nil, its, detail end
-  local made, is_gone
-  err, made, is_gone = outcome(err, its, own)
+  local list, stat = {}, nil
+  if err == 0 and own then       -- a multi that has failed has no error there
+    list, stat = codec.results(its)
+    err = list[1] == 0 and list[2] or list[1]
+  elseif err == 0 then
+    stat = its:stat()
+  end
   if its.is_bad then
     server.connection:leave(MALFORMED)
     return nil, "closed", UNKNOWN
+  elseif list[1] == errors.NO_NODE then
+    return nil, "lost", "its node is gone: nothing was set"
+  elseif err == 0 then
+    return stat and stat.version
   end
-  if is_gone then return nil, "lost", "its node is gone: nothing was set" end
-  if err == 0 then return made end
   if errors.of(err).ends then return nil, "closed", UNKNOWN end
   return nil, "zookeeper", errors.says(err, path), err
 end

@@ -16,15 +16,12 @@ local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"
-local place = require "rlock.zookeeper.place"
 local result = require "rlock.counters.deduplication".result
 
 local semaphore = counter.class("semaphore", base)
 
 local yes = counter.yes
 local UNKNOWN = -1                -- milliseconds until permits may be free
-local GATE = { ["lock-"] = true }
-local LEASE = { ["lease-"] = false }
 
 local function deadline_of(self)
   return self.session.host.now() + self.session.timeout
@@ -34,21 +31,16 @@ local Call = call:class()
 
 -- The places of a call: one in the queue, and one for each permit.
 local function prepare(self)
-  local target, server = self.record.target, self.record.target.server
-  local owner = identity.uuid(server.host)
-  self.channel = target:channel(owner)
-  local function on_wake() server.channels:message(self.channel) end
-  local function new_place(folder, mark, blocks, gate)
-    return place.new(server, { lock = target.path,
-      parent = target.path .. folder, mark = mark, blocks = blocks, gate = gate,
-      owner = self.session.id .. ":0", on_wake = on_wake })
-  end
-  self.gate, self.entries = new_place("/locks", "lock-", GATE), {}
+  local target, policy = self.record.target, self.record.policy
+  local owner, shown = identity.uuid(self.session.host), self.session.id .. ":0"
+  self.channel, self.entries = target:channel(owner), {}
+  self.gate = target:new_place("/locks", policy.queue, shown, self.channel)
   for i = 1, self.wants do
+    local its = target:new_place("/leases", policy.leases, shown, self.channel)
+    its.gate = self.gate
     self.entries[i] = { target = target, is_held = false,
-      owner = ("%s:%d"):format(owner, i),
-      place = new_place("/leases", "lease-", LEASE, self.gate) }
-    server.entries[self.entries[i]] = true
+      owner = ("%s:%d"):format(owner, i), place = its }
+    target.server.entries[self.entries[i]] = true
   end
   self.entries[1].gate = self.gate            -- for its watch
 end

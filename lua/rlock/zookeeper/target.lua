@@ -83,25 +83,34 @@ local function hold_at_peer(self, owner)
   return other and other:held_by(owner)
 end
 
+--- A place in one of its queues.
+-- @tparam string folder  the path of the queue, below that of the lock
+-- @tparam table queue  see kinds.lua
+-- @tparam string owner  for the data of the node
+-- @tparam string channel  of the waiter
+-- @treturn table see place.lua
+function target:new_place(folder, queue, owner, channel)
+  local server, data = self.server, self.policy.data
+  return place.new(server, { lock = self.path, parent = self.path .. folder,
+    mark = queue.mark, blocks = queue.blocks, owner = owner,
+    data = data and data(owner),
+    on_wake = function() server.channels:message(channel) end })
+end
+
 -- Makes an entry. A writer that also reads has the same number as a reader. So
 -- it stays first while it holds either side, as in Curator.
 local function new_entry(self, owner)
-  local server, queue = self.server, self.policy.queue
+  local server, policy = self.server, self.policy
   local entry = { target = self, owner = owner, is_held = false }
-  local writer = self.policy.is_shared and hold_at_peer(self, owner)
-  local function on_wake() server.channels:message(self:channel(owner)) end
-  local function new_place(of, folder)
-    return place.new(server, { lock = self.path,
-      parent = self.path .. folder, mark = of.mark, blocks = of.blocks,
-      on_wake = on_wake, data = self.policy.data and self.policy.data(owner),
-      owner = self.policy.needs and identity.hex(owner) or owner })
-  end
-  if self.policy.leases then
-    entry.gate = new_place(queue, "/locks")
-    entry.place = new_place(self.policy.leases, "/leases")
-    entry.place.gate, entry.place.most = entry.gate, self.policy.most
+  local writer = policy.is_shared and hold_at_peer(self, owner)
+  local shown = policy.needs and identity.hex(owner) or owner
+  local channel = self:channel(owner)
+  if policy.leases then
+    entry.gate = self:new_place("/locks", policy.queue, shown, channel)
+    entry.place = self:new_place("/leases", policy.leases, shown, channel)
+    entry.place.gate, entry.place.most = entry.gate, policy.most
   else
-    entry.place = new_place(queue, "")
+    entry.place = self:new_place("", policy.queue, shown, channel)
     entry.place.beside = writer and writer.place
   end
   self.entries[owner] = entry

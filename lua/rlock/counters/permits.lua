@@ -151,11 +151,6 @@ function permits:try_acquire(options) return acquire(self, options, 0) end
 -- @tparam string id
 function permits:abandon(id) forget(self, bytes_of(id, 2)) end
 
-local function given_back(reply, may_be_applied)
-  if reply[1] == "freed" or may_be_applied then return true end
-  return nil, "lost", "its lease has ended, or it was not granted"
-end
-
 -- Does the permit belong to the session of another client?
 local function is_foreign(self, bytes)
   local own = self.record.client_bytes
@@ -180,12 +175,10 @@ function permits:release(id)
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return deduplication.result(given_back, reply, code, detail, may_be_applied)
-end
-
-local function renewed(reply)
-  if reply[1] == "held" then return true end
-  return nil, "lost", "its lease has ended, or it was given back"
+  return deduplication.result(function()
+    if reply[1] == "freed" or may_be_applied then return true end
+    return nil, "lost", "its lease has ended, or it was not granted"
+  end, reply, code, detail)
 end
 
 --- Extends a permit to at least `lease` from now.
@@ -208,7 +201,10 @@ function permits:renew(id, lease)
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end
-  return deduplication.result(renewed, reply, code, detail)
+  return deduplication.result(function()
+    if reply[1] == "held" then return true end
+    return nil, "lost", "its lease has ended, or it was given back"
+  end, reply, code, detail)
 end
 
 --- Calls fn if a permit of this client is lost: not renewed in time, or
@@ -263,14 +259,12 @@ function permits:acquired()
     deduplication.run(self, "count"))
 end
 
-local function state_of(reply)
-  return { state = reply[1], available = reply[2], in_use = reply[3],
-    holders = leased.holders(reply[4]) }
-end
-
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
 function permits:peek()
-  return deduplication.result(state_of, deduplication.run(self, "peek"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], available = reply[2], in_use = reply[3],
+      holders = leased.holders(reply[4]) }
+  end, deduplication.run(self, "peek"))
 end
 
 return colon.methods(permits, "permits",

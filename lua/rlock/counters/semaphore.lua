@@ -112,12 +112,6 @@ function semaphore:add(n)
   return deduplication.result(yes, add(self, n))
 end
 
-local function was_set(reply)
-  if reply[1] == "held" then return true end
-  return nil, "refused", ("it was set before; %s permits are available"):format(
-    reply[2])
-end
-
 local check_ttl = check.table({ ttl = check.lease },
   "a table such as { ttl = 60 }")
 
@@ -130,9 +124,12 @@ local check_ttl = check.table({ ttl = check.lease },
 function semaphore:set(n, options)
   n = check.count(n, "n", 0)
   local ttl = check_ttl(options).ttl
-  return deduplication.result(was_set,
-    deduplication.try(deduplication.begin(self), "set", n,
-      ttl and { duration.ms(ttl) }))
+  return deduplication.result(function(reply)
+    if reply[1] == "held" then return true end
+    return nil, "refused", ("it was set before; %s permits are available")
+      :format(reply[2])
+  end, deduplication.try(deduplication.begin(self), "set", n,
+    ttl and { duration.ms(ttl) }))
 end
 
 local function drain(self)
@@ -162,13 +159,11 @@ function semaphore:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
-local function state_of(reply)
-  return { state = reply[1], available = reply[2], holders = {} }
-end
-
 --- Its state as a table: `state`, `available`, `holders`.
 function semaphore:peek()
-  return deduplication.result(state_of, deduplication.run(self, "count"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], available = reply[2], holders = {} }
+  end, deduplication.run(self, "count"))
 end
 
 return colon.methods(semaphore, "semaphore",

@@ -88,11 +88,6 @@ function barrier:wait(options)
   return call.run(its.wait, its, options)
 end
 
-local function removed(reply)
-  if reply[1] == "refused" then return is_double(reply[2]) end
-  return reply[1] == "freed"
-end
-
 --- Removes the barrier, no matter which client set it; wakes all waiters. If no
 --  reply arrives in time, retries the request in the background.
 -- @treturn[1] boolean whether it was set
@@ -107,17 +102,18 @@ function barrier:remove()
     former:drop()
     record.member = nil
   end
-  return deduplication.result(removed, reply, code, detail)
-end
-
-local function state_of(reply)
-  return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
-    holders = leased.holders(reply[3]) }
+  return deduplication.result(function()
+    if reply[1] == "refused" then return is_double(reply[2]) end
+    return reply[1] == "freed"
+  end, reply, code, detail)
 end
 
 -- Its members, for rlockctl.
 function barrier:peek()
-  return deduplication.result(state_of, deduplication.run(self, "peek"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
+      holders = leased.holders(reply[3]) }
+  end, deduplication.run(self, "peek"))
 end
 
 return colon.methods(barrier, "barrier", "set wait remove")

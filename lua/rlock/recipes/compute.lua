@@ -64,9 +64,6 @@ local function left_of(self)
     or max(self.deadline - self.session.host.now(), 0)
 end
 
--- Is the wait over? A call with a wait of 0 makes one attempt.
-local function is_late(self) return self.wait > 0 and left_of(self) == 0 end
-
 -- The deadline of one request.
 local function request_deadline(self)
   local session = self.session
@@ -110,13 +107,6 @@ end
 function Turn:end_wait(waiter, ...)
   if waiter.unwatch then waiter.unwatch() end
   return lock.end_wait(self, waiter, ...)
-end
-
-local function turn_of(self)
-  local policy = self.session.options.backend.load "compute"
-  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
-  turn.call = self
-  return turn
 end
 
 -- flights ---------------------------------------------------------------------
@@ -211,7 +201,9 @@ end
 -- Waits for the lock or a result, and computes if necessary.
 -- @treturn table the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
-  local turn = turn_of(self)
+  local policy = self.session.options.backend.load "compute"
+  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
+  turn.call = self
   self.old = state and self.stale > 0 and state.value
     and { state.value, "stale", is_partial = true }
   if self.old and not is_free(self, turn) then return self.old end
@@ -268,7 +260,7 @@ local function step(self)
     if results then return results end
     flight = flight_of(self)
   end
-  if is_late(self) then return nil end
+  if self.wait > 0 and left_of(self) == 0 then return nil end
   if not flight then return lead(self, state) end
   if state and state.value and self.stale > 0 then
     return { state.value, "stale" }

@@ -156,12 +156,6 @@ function joint:mine()
   return holds and holds[#holds]
 end
 
-local function remember(self, hold)
-  local holds = self.held[hold.task] or {}
-  self.held[hold.task] = holds
-  holds[#holds + 1] = hold
-end
-
 local function forget(self, hold)
   local holds = self.held[hold.task] or {}
   for i = #holds, 1, -1 do
@@ -253,7 +247,9 @@ function joint:take(wait, lease, hold)
   if wait >= 0 then ok, code, detail = take_parts(self, hold, wait, lease) end
   if ok and not self.host.has_gone(hold.task) then
     count_grant(self, hold)
-    remember(self, hold)
+    local holds = self.held[hold.task] or {}
+    self.held[hold.task] = holds
+    holds[#holds + 1] = hold
     return true
   end
   metrics.failed(self.series, code or "closed")

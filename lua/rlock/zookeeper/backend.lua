@@ -31,8 +31,6 @@ backend.recipes = { compute = "zookeeper.compute" }
 local UNCONFIRMED = "its session was not confirmed in time"
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
--- Nodes below the path of a semaphore or mutex: such a path is not a queue.
-local FOREIGN = { locks = "locks", leases = "leases" }
 
 -- options ---------------------------------------------------------------------
 
@@ -169,12 +167,6 @@ local function on_dropped(self, why)
   end
 end
 
--- The session may have ended: its holds count as lost. If it is resumed after
--- all, their nodes are deleted.
-local function on_doubt(self)
-  lose_all(self, UNCONFIRMED, function(entry) self:leave_later(entry) end)
-end
-
 -- Watches the nodes of holds that have lasted SHORT.
 -- @treturn number when the next one is due
 local function watch_fresh(self, now)
@@ -194,7 +186,11 @@ end
 -- Does what is due. Returns when to call this again.
 local function on_tick(self, now)
   self.bound = self.connection.validity.ends
-  if self.bound <= now then on_doubt(self) end
+  if self.bound <= now then
+    -- The session may have ended: its holds count as lost. If it is resumed
+    -- after all, their nodes are deleted.
+    lose_all(self, UNCONFIRMED, function(entry) self:leave_later(entry) end)
+  end
   if self.connection.is_ready then clean(self, now) end
   local first = self.leases:peek()
   while first and first.deadline <= now do
@@ -222,7 +218,8 @@ function backend.open(host, options, hooks)
     doomed = {},              -- place that is to be deleted -> when to retry
     leases = heap.new(),      -- entries that are held, by the end of the lease
     fresh = { first = 1, last = 0 },  -- entries to be watched, in order
-    foreign = FOREIGN,
+    -- The nodes below the path of a semaphore or mutex, which is no queue.
+    foreign = { locks = "locks", leases = "leases" },
     bound = 0,                -- until when the session is certainly alive
   }, backend)
   self.connection = connection.new(host, options, {

@@ -420,24 +420,21 @@ local function is_silent(self)
   return call and self.host.now() >= call.sent + self.silent
 end
 
--- Sends a write that changes nothing: it checks that there is a root.
-local function confirm(self, root)
-  self:post(codec.ops.multi,
-    codec.multi { { codec.ops.check, codec.versioned(root) } },
-    function(call)
-      if call.err == 0 then self.validity:wrote(call.sent) end
-    end)
-end
-
---- Sends a sync, after a write if one is due. The reply proves that the session
---  is alive, see validity.lua.
+--- Sends a sync, after a write if one is due: a check that there is a root. The
+--  reply proves that the session is alive, see validity.lua.
 -- @tparam[opt] boolean is_idle  do not write
 -- @treturn table call
 function connection:sync(is_idle)
   local now, chroot = self.host.now(), self.options.chroot
   local root = chroot ~= "" and chroot or "/"
   self.next_beat = now + self.timeout * BEAT
-  if not is_idle and self.validity:needs_write(now) then confirm(self, root) end
+  if not is_idle and self.validity:needs_write(now) then
+    self:post(codec.ops.multi,
+      codec.multi { { codec.ops.check, codec.versioned(root) } },
+      function(call)
+        if call.err == 0 then self.validity:wrote(call.sent) end
+      end)
+  end
   return self:post(codec.ops.sync, codec.text(root), function(call)
     if call.err == 0 then self.validity:synced(call.sent, self.host.now()) end
   end)

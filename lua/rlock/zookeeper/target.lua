@@ -25,7 +25,6 @@ target.leaves = true                    -- a waiter has a node
 local max, min = math.max, math.min
 
 local MOST = 100                  -- holders that are looked at
-local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 local UNKNOWN = -1                -- milliseconds until the lock may be free
 
 --- @tparam table server the back end
@@ -244,7 +243,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   if not entry and not self.policy.is_shared
       and hold_at_peer(self, owner) then
-    return { "refused", UPGRADE }
+    return { "refused",
+      "upgrade: this owner reads, and a writer waits for all readers" }
   end
   entry = entry or new_entry(self, owner)
   if is_waiting(entry) then return { "busy", UNKNOWN } end
@@ -351,11 +351,6 @@ function target:holders(deadline)
   end
 end
 
--- Milliseconds until a hold of ours would end if the client died now.
-local function left_of(entry, now)
-  return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
-end
-
 -- Who made a node, as text; then the name of its client's connections.
 local function show(node)
   local holder, name = queues.maker(node.data)
@@ -396,8 +391,11 @@ function run.peek(self, deadline, now, owner)
       token = token or node.created
     end
   end
-  return { list[1] and "held" or "free",
-    mine > 0 and left_of(entry, now) or UNKNOWN, mine, list,
+  local left = UNKNOWN           -- until ours would end if the client died now
+  if mine > 0 then
+    left = max(0, (min(entry.deadline, self.server.bound) - now) * 1000)
+  end
+  return { list[1] and "held" or "free", left, mine, list,
     { "token", token or false, "waiting", waiting, "identities", identities,
       "queue", queue } }
 end

@@ -109,24 +109,6 @@ function Connection:free_ids()
   self.lost_id, self.message_id = nil, nil
 end
 
--- Waits for the connection to be established.
-local function established(self, options)
-  local id, code, detail = begin()
-  if not id then return nil, code, detail end
-  local raw
-  raw, code, detail = core.connect(id, {
-    host = options.host, port = options.port, path = options.path,
-    tls = options.tls, timeout = options.timeout, silent = options.silent,
-    lost = self.lost_id, message = self.message_id,
-  })
-  if not raw then return nil, code, detail end
-  self.raw = raw
-  local ok
-  ok, code, detail = await(true)
-  if not ok then tasks.fail(raw:close(), code, detail) end
-  return ok, code, detail
-end
-
 --- Opens a connection, sends the handshake, and queries the connection's
 --  `identity`, see seal.lua.
 -- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
@@ -142,12 +124,20 @@ function connection.open(options)
     if options.lost then options.lost(detail) end
   end)
   if options.message then self.message_id = callback(options.message) end
-  local ok, code, detail = established(self, options)
-  if not ok then
-    self:free_ids()
-    return nil, code, detail
+  local id, code, detail = begin()
+  if id then
+    self.raw, code, detail = core.connect(id, {
+      host = options.host, port = options.port, path = options.path,
+      tls = options.tls, timeout = options.timeout, silent = options.silent,
+      lost = self.lost_id, message = self.message_id,
+    })
   end
-  return self:shake_hands(options)
+  local ok
+  if self.raw then ok, code, detail = await(true) end
+  if ok then return self:shake_hands(options) end
+  if self.raw then tasks.fail(self.raw:close(), code, detail) end
+  self:free_ids()
+  return nil, code, detail
 end
 
 local function load_seal() return require "rlock.redis.seal" end -- on first use

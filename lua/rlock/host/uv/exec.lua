@@ -192,14 +192,8 @@ function exec.is_reaction(text)
 end
 
 -- hold_at_most is the time until the signal; without a signal, until the kill.
-local function set_over(self, hold_at_most)
-  self.over_soft = hold_at_most and host.now() + hold_at_most or huge
-  self.over = self.over_soft
-  if self.on_lost ~= "kill" then self.over = self.over + self.kill_after end
-end
-
 local function new_run(options)
-  local lock = options.lock
+  local lock, most = options.lock, options.hold_at_most
   local left = lock and lock:valid_for() or huge
   local self = setmetatable({
     lock = lock, on_lost = options.on_lost or "term", ends = host.now() + left,
@@ -207,7 +201,9 @@ local function new_run(options)
     margin = min(MARGIN * left, MOST_MARGIN),
     kill_after = options.kill_after or min(KILL_AFTER, left / 3),
   }, Run)
-  set_over(self, options.hold_at_most)
+  self.over_soft = most and host.now() + most or huge
+  self.over = self.over_soft
+  if self.on_lost ~= "kill" then self.over = self.over + self.kill_after end
   return self, left
 end
 

@@ -99,14 +99,12 @@ local function is_in(source, place)
   return source:sub(1, #place) == place and source:find("^[./]", #place + 1)
 end
 
--- Is this one of rlock's own functions? Those must not be interrupted.
-local function is_ours(fn)
-  return is_in(fn.source, LIBRARY) or tools and is_in(fn.source, tools)
-end
-
--- A signal unwinds the running task, if it is in the program's code.
+-- A signal unwinds the running task, if it is in the program's code: rlock's
+-- own functions must not be interrupted.
 local function interrupt(number)
-  if take or host.is_unwinding() or is_ours(debug.getinfo(2, "S")) then
+  local source = debug.getinfo(2, "S").source
+  if take or host.is_unwinding() or is_in(source, LIBRARY)
+      or tools and is_in(source, tools) then
     return
   end
   if 128 + number == SIGNALS.INT and interceptor then

@@ -103,9 +103,6 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
-local ASTRAY = "a task called coroutine.yield, and nothing resumes it: use "
-  .. "rlock.sleep, rlock.event, or a coroutine of its own"
-
 -- Handles the results of a resume: the task waits again, or its xpcall has
 -- ended, or the program itself called coroutine.yield.
 local function stepped(task, resumed, ended, ...)
@@ -115,7 +112,9 @@ local function stepped(task, resumed, ended, ...)
   if state_of(task.co) == "dead" then
     finished(task, ended, ...)
   else
-    finished(task, false, debug.traceback(task.co, ASTRAY))
+    finished(task, false, debug.traceback(task.co, "a task called "
+      .. "coroutine.yield, and nothing resumes it: use rlock.sleep, "
+      .. "rlock.event, or a coroutine of its own"))
   end
 end
 
@@ -369,16 +368,12 @@ local function run_ready()
   first, last = 1, 0
 end
 
-local function cancel_all(why)
-  for _, task in ipairs(receivers) do
-    if task.co and not task.daemon then task:cancel(why) end
-  end
-end
-
 local function check_for_end()
   if ending and not ending.begun then
     ending.begun = true
-    cancel_all("the program ends")
+    for _, task in ipairs(receivers) do
+      if task.co and not task.daemon then task:cancel "the program ends" end
+    end
     local id = tasks.callback(function() ending.is_over = true core.stop() end)
     ending.grace = core.timer(id, GRACE * 1000)
     run_ready()
@@ -469,14 +464,6 @@ local function loop_until_over()
   return true
 end
 
--- Keeps tasks that did not end in time from prolonging a later run.
-local function abandon_the_rest()
-  for _, task in ipairs(receivers) do
-    if task.co then task.daemon = true end
-  end
-  alive = 0
-end
-
 --- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
 --  task has failed, or `exit` is called.
 -- @tparam function fn
@@ -491,7 +478,11 @@ function tasks.run(fn, ...)
   local stopped = ending
   if stopped and stopped.grace then stopped.grace:close() end
   ending = nil
-  abandon_the_rest()
+  -- Tasks that did not end in time do not prolong a later run.
+  for _, task in ipairs(receivers) do
+    if task.co then task.daemon = true end
+  end
+  alive = 0
   if not ok then return nil, 1, message end
   if stopped then return nil, stopped.status, stopped.message end
   return true, main.results

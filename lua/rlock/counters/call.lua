@@ -15,15 +15,7 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.lock.waiting"
 
-local call = {}
-
---- Creates a class that inherits from this one.
-function call:class()
-  local class = {}
-  for name, value in pairs(self) do class[name] = value end
-  class.__index = class
-  return class
-end
+local call = { class = require "rlock.counters.counter".derive }
 
 --- Creates a call.
 -- @tparam table class

@@ -22,6 +22,15 @@ function counter.class(kind, parent)
   return class
 end
 
+--- Creates a class that inherits a copy of the fields of a parent.
+-- @tparam table parent
+function counter.derive(parent)
+  local class = {}
+  for name, value in pairs(parent) do class[name] = value end
+  class.__index = class
+  return class
+end
+
 -- Conversions of replies, see deduplication.result.
 
 function counter.yes() return true end

@@ -7,17 +7,9 @@
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
-local leased = {}
+local leased = { class = require "rlock.counters.counter".derive }
 
 local ENDLESS = 86400000 * 36500       -- milliseconds
-
---- Creates a class that inherits from this one.
-function leased:class()
-  local class = {}
-  for name, value in pairs(self) do class[name] = value end
-  class.__index = class
-  return class
-end
 
 --- Creates an instance, and registers it with the watchdog.
 -- @tparam table class

@@ -43,8 +43,6 @@ local check_options = check.table({
   ttl = check.duration(0.1), stale = check.duration(0), wait = check.wait,
 }, "a table such as { ttl = 60 }", "client:compute")
 
--- results ---------------------------------------------------------------------
-
 -- The results of a call for a state, as a table; nil: the call must compute.
 local function results_of(self, state)
   if state.is_fresh then return { state.value, "cached" } end
@@ -86,8 +84,6 @@ local function read(self, waiter)
     attempts = tonumber(attempts) or 0, code = code, detail = detail }
 end
 
--- the turn --------------------------------------------------------------------
-
 -- The lock of a computation. Its waiter checks for a result at each wake-up.
 local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
@@ -109,8 +105,6 @@ function Turn:end_wait(waiter, ...)
   return lock.end_wait(self, waiter, ...)
 end
 
--- flights ---------------------------------------------------------------------
-
 -- Ends a flight, once. Without results, or with partial ones, another task
 -- becomes the leader of the next flight.
 local function land(flight, results)
@@ -118,10 +112,8 @@ local function land(flight, results)
   flight.is_over = true
   local flights = flight.flights
   if flights[flight.key] == flight then flights[flight.key] = nil end
-  if results and results[1] and not results.is_partial then
-    flight.results = { results[1], "cached" }
-  elseif results and not results.is_partial then
-    flight.results = results
+  if results and not results.is_partial then
+    flight.results = results[1] and { results[1], "cached" } or results
   end
   for event in pairs(flight.waiting) do event:set() end
 end
@@ -135,8 +127,6 @@ local function flight_of(self)
   end
   return flight
 end
-
--- computing -------------------------------------------------------------------
 
 -- Calls fn.
 -- @treturn[1] string the value
@@ -219,8 +209,6 @@ local function attempt(self, state)
   return results
 end
 
--- leading and following -------------------------------------------------------
-
 local function lead(self, state)
   local host, key = self.session.host, self.key
   local flight = { flights = self.flights, key = key, seen = self.seen,
@@ -283,8 +271,6 @@ local function run(self)
   end
   return unpack(results, 1, 3)
 end
-
--- arguments -------------------------------------------------------------------
 
 --- Computes, or waits for the result of another caller.
 -- @tparam table store its `key(name)`, `read`, `write`, `fail` and `most`

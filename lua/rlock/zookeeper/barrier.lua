@@ -209,21 +209,18 @@ local function note(self, deadline)
   end)
 end
 
--- Does one member precede the other? Curator's members are first, because they
--- enter even if they are surplus.
-local function precedes(a, b)
-  local _, x = place.parse(a)
-  local _, y = place.parse(b)
-  return (x or -1) < (y or -1)
-end
-
 -- Opens a round with the first n members that are entering.
 -- @return true, or nil, code, detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
   local parts = { false }
-  table.sort(names, precedes)
+  -- Curator's members are first, because they enter even if they are surplus.
+  table.sort(names, function(a, b)
+    local _, x = place.parse(a)
+    local _, y = place.parse(b)
+    return (x or -1) < (y or -1)
+  end)
   for i, name in ipairs(names) do
     local ours = is_ours(name)
     if ours and i <= n then log.marks[name] = "+" end

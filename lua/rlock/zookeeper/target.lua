@@ -453,14 +453,10 @@ function target.requests() return require "rlock.zookeeper.revoker" end
 --- Posts nothing: each request needs a task.
 function target.post() return false end
 
-function target:where() return self.server.where end
-
 --- The server and the path, by which several locks are sorted.
 function target:address() return self.server.where, self.path end
 
 function target:route() return self.server end
-
-function target:is_connected() return self.server.connection.is_ready end
 
 function target:is_closed() return self.server.connection.is_closed end
 

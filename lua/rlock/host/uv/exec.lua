@@ -66,19 +66,16 @@ local function lose(self)
   set_deadlines(self, now, min(self.hard, now + grace))
 end
 
-local function renew(self, left)
-  local ends = host.now() + left
-  if ends <= self.ends + GROWN then return end
-  self.ends, self.at_risk = ends, false
-  emit(self, "renewed", { valid = left })
-  set_deadlines(self, times(self))
-end
-
 local function watch(self)
   if not self.lock or self.lost then return end
   local left, state = self.lock:valid_for(), self.lock:state()
   if left <= 0 or state == "lost" then return lose(self) end
-  renew(self, left)
+  local ends = host.now() + left
+  if ends > self.ends + GROWN then
+    self.ends, self.at_risk = ends, false
+    emit(self, "renewed", { valid = left })
+    set_deadlines(self, times(self))
+  end
   if state == "at_risk" then report_risk(self, left) end
 end
 
@@ -162,19 +159,15 @@ function Run:send(number) self.job:signal(number) end
 --- Call this when the process is continued after a stop.
 function Run:resume() self.job:resume() end
 
--- The task is being unwound: ends the command before its lock is released.
-local function finish(self)
+--- If the task is being unwound, ends the command before its lock is released.
+function Run:__close()
   local deadline = host.now() + min(self.kill_after, UNWIND)
-  self:send(host.signals.TERM)
+  if not self.is_gone then self:send(host.signals.TERM) end
   while not self.is_gone and host.now() < deadline do
     attend(self, deadline - host.now())
   end
-  self:send(host.signals.KILL)
+  if not self.is_gone then self:send(host.signals.KILL) end
   while not self.is_gone do attend(self, 1) end
-end
-
-function Run:__close()
-  if not self.is_gone then finish(self) end
   self.job:close()
 end
 

@@ -12,8 +12,6 @@ local AGAIN = 0.2           -- seconds within which signals count as one
 local plain_exit = os.exit
 local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
--- signals --------------------------------------------------------------------
-
 local signalled_at
 local interceptor           -- is called at SIGINT, instead
 local take
@@ -36,8 +34,6 @@ local function end_by(status)
   signalled_at = signalled_at or now
   host.exit(status)
 end
-
--- os.exit --------------------------------------------------------------------
 
 -- The stack depth of the frame at this level of the caller, and of the nearest
 -- pcall below it; 0 if only a task's own first frame is one.
@@ -144,8 +140,6 @@ local function wrap(fn)
   return function(...) return unwrapped(co, host.resume(co, ...)) end
 end
 
--- assert ---------------------------------------------------------------------
-
 local failed = {}                       -- the last failed assert
 
 --- Adds the detail to a message that ends with the code of a failed assert.
@@ -157,8 +151,6 @@ function shutdown.explained(message)
   if (": " .. first):sub(-#code) ~= code then return message end
   return first .. ": " .. failed.detail .. rest
 end
-
--- installing -----------------------------------------------------------------
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,

@@ -282,12 +282,6 @@ function on_alarm()
   set_alarm(now)
 end
 
-local function set_timeout(event, deadline)
-  event.deadline = deadline
-  timeouts:push(event)
-  if deadline < alarm_at then set_alarm(core.now()) end
-end
-
 -- Suspends the task. Its frame lives as long as the wait, so it is kept small.
 local function suspended(event, task)
   event.waiter, task.wait_of = task, event
@@ -310,7 +304,9 @@ function Event:pause(seconds)
   end
   if seconds and seconds < 1e9 then
     if seconds <= 0 then return false end
-    set_timeout(self, core.now() + seconds)
+    self.deadline = core.now() + seconds
+    timeouts:push(self)
+    if self.deadline < alarm_at then set_alarm(core.now()) end
   end
   return suspended(self, task)
 end

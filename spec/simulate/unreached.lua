@@ -24,7 +24,7 @@ return {
     { "no call here has a deadline; spec/redis/cancel_spec.lua",
       "lock:take: if 1" },
     { "the policies here have all operations", "run: if 1" },
-    { MALFORMED, "lock:peek: after if 1" },
+    { MALFORMED, "lock:state_for: after if 1" },
     { ZOOKEEPER, "lock:write: *" },
     { RARE, "lock:break_lock: *", "lock:token: *" },
   },
@@ -86,7 +86,6 @@ return {
   },
   ["several/joint"] = {
     { MISUSE, "joint.check_list: *", "file: function 1" },
-    { "the policies here have all operations", "joint.count: if 1" },
     { EXEC, "Hold:abandon: *" },
     { ZOOKEEPER, "joint:write: *" },
     { NGINX, "joint:take: if 3" },
@@ -96,7 +95,7 @@ return {
       "Hold:when_lost: after if 1" },
   },
   ["several/multi"] = {
-    { MISUSE, "is_same: *", "add_address: *", "ordered: if 1" },
+    { MISUSE, "add_address: *", "ordered: if 1" },
     { RARE, "request_all: after if 2", "multi:pause: else 1",
       "multi:pause: elseif 1", "multi:is_held: *",
       "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },
@@ -105,7 +104,7 @@ return {
     { RARE, "part:accept: if 1" },
   },
   ["several/quorum"] = {
-    { MISUSE, "unsound: *", "check_clients: *" },
+    { MISUSE, "check_policy: after if 1", "check_clients: *" },
     { RARE, "quorum:may_take: *", "without_part: else 1",
       "quorum:release_parts: elseif 2", "quorum:release_parts: if 4",
       "quorum:release_parts: elseif 3", "quorum:is_held: after if 3" },

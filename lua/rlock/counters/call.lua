@@ -10,19 +10,12 @@
 --    late      the detail of a timeout
 
 local PASSED = require "rlock.util.deadline".passed
+local check = require "rlock.util.options"
 local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.lock.waiting"
 
-local call = {}
-
---- Creates a class that inherits from this one.
-function call:class()
-  local class = {}
-  for name, value in pairs(self) do class[name] = value end
-  class.__index = class
-  return class
-end
+local call = { class = require "rlock.counters.counter".derive }
 
 --- Creates a call.
 -- @tparam table class
@@ -30,6 +23,29 @@ end
 function call.new(class, fields)
   fields.session, fields.record = fields.counter.session, fields.counter.record
   return setmetatable(fields, class)
+end
+
+--- As `new`, for a call that needs no permits: a message wakes all waiters.
+function call:shared(fields)
+  local record = fields.counter.record
+  fields.wants, fields.wakes = 0, record.policy.wakes
+  fields.channel = record.target:channel()
+  return self:new(fields)
+end
+
+--- Runs fn(object, wait), and returns the results of a public method that ends
+--  with this tail call.
+-- @tparam function fn
+-- @tparam table object  with `session`
+-- @tparam[opt] table options wait: seconds, default: forever
+-- @treturn[1] boolean true
+-- @treturn[2] nil, code, detail
+function call.run(fn, object, options)
+  local wait = check.of_wait(options).wait or math.huge
+  local is_over, code, detail = object.session.host.whole_wait(fn, object, wait)
+  if is_over then return true end
+  if code == "cancelled" then error(detail, 0) end
+  return nil, code == "busy" and "timeout" or code, detail
 end
 
 --- The counter's kind and name, for messages.

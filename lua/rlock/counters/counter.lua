@@ -4,8 +4,9 @@ local counter = {}
 
 --- Creates the class of a kind.
 -- @tparam string kind the name of its policy
-function counter.class(kind)
-  local class = {}
+-- @tparam[opt] table parent  a class to inherit from
+function counter.class(kind, parent)
+  local class = setmetatable({}, { __index = parent })
   class.__index = class
 
   --- @tparam table client the public object; its counters keep it alive
@@ -18,6 +19,15 @@ function counter.class(kind)
     }, class)
   end
 
+  return class
+end
+
+--- Creates a class that inherits a copy of the fields of a parent.
+-- @tparam table parent
+function counter.derive(parent)
+  local class = {}
+  for name, value in pairs(parent) do class[name] = value end
+  class.__index = class
   return class
 end
 

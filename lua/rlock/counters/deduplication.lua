@@ -18,15 +18,6 @@ local RETRY = 300
 
 local pools = setmetatable({}, { __mode = "k" })    -- session -> its slots
 
-local function pool_of(session)
-  local pool = pools[session]
-  if not pool then
-    pool = { free = {}, count = 0, last = 0 }
-    pools[session] = pool
-  end
-  return pool
-end
-
 local function next_number(pool)
   pool.last = pool.last + 1
   return ("%d"):format(pool.last)
@@ -54,11 +45,13 @@ end
 -- @tparam table handle
 -- @treturn table request
 function deduplication.begin(handle)
-  local pool = pool_of(handle.session)
+  local session = handle.session
+  local pool = pools[session] or { free = {}, count = 0, last = 0 }
+  pools[session] = pool
   local slot = table.remove(pool.free)
   if not slot then
     pool.count = pool.count + 1
-    slot = (":%s:%d"):format(handle.session.id, pool.count)
+    slot = (":%s:%d"):format(session.id, pool.count)
   end
   return {
     handle = handle, pool = pool, slot = slot, number = next_number(pool),
@@ -154,18 +147,11 @@ function deduplication.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
 
--- Is a retry certain to fail?
-local function is_permanent(session, code, detail)
-  if session.is_closed or code == "usage" or code == "refused" then
-    return true
-  end
-  return not session.server:is_retried(code, detail)
-end
-
 local function insist(request, name, n)
   local session = request.handle.session
   local reply, code, detail = try(request, name, n)
-  if reply or is_permanent(session, code, detail) then
+  if reply or session.is_closed or code == "usage" or code == "refused"
+      or not session.server:is_retried(code, detail) then
     return reply, code, detail
   end
   deduplication.retry(request, name, n)

@@ -10,11 +10,6 @@ local naming = require "rlock.naming"
 local second = counter.second
 local latch = counter.class "latch"
 
-local function was_set(reply)
-  if reply[1] == "held" then return true end
-  return nil, "refused", "it was set before; its count is " .. reply[2]
-end
-
 --- Sets the count, unless there is one.
 -- @tparam integer n
 -- @treturn[1] boolean true
@@ -22,11 +17,11 @@ end
 -- @treturn[3] nil, code, detail
 function latch:set(n)
   n = check.count(n, "n", 1)
-  return deduplication.result(was_set,
-    deduplication.try(deduplication.begin(self), "set", n))
+  return deduplication.result(function(reply)
+    if reply[1] == "held" then return true end
+    return nil, "refused", "it was set before; its count is " .. reply[2]
+  end, deduplication.try(deduplication.begin(self), "set", n))
 end
-
-local function counted(reply) return true, reply[2] end
 
 --- Counts down by one; at zero all waiters continue. If no reply arrives in
 --  time, the request is retried in the background: do not repeat the call.
@@ -34,7 +29,7 @@ local function counted(reply) return true, reply[2] end
 -- @treturn[1] integer the remaining count
 -- @treturn[2] nil, code, detail
 function latch:count_down()
-  return deduplication.result(counted,
+  return deduplication.result(function(reply) return true, reply[2] end,
     deduplication.insist(deduplication.begin(self), "count_down", "1"))
 end
 
@@ -45,13 +40,11 @@ function latch:count()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
-local function state_of(reply)
-  return { state = reply[1], count = reply[2], holders = {} }
-end
-
 --- Its state as a table: `state`, `count`, `holders`.
 function latch:peek()
-  return deduplication.result(state_of, deduplication.run(self, "count"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], count = reply[2], holders = {} }
+  end, deduplication.run(self, "count"))
 end
 
 local Call = call:class()
@@ -74,29 +67,19 @@ end
 -- @treturn[2] nil, "timeout", detail
 -- @treturn[3] nil, code, detail
 function latch:wait(options)
-  local wait = check.of_wait(options).wait or math.huge
-  local record = self.record
-  local its = Call:new {
-    counter = self, wants = 0,
-    channel = record.target:channel(), wakes = record.policy.wakes,
-    late = ("latch %s was not open in time"):format(naming.show(record.name)),
-  }
-  local open, code, detail = self.session.host.whole_wait(its.wait, its,
-    wait)
-  if open then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code == "busy" and "timeout" or code, detail
-end
-
-local function deleted(reply, may_be_applied)
-  return reply[1] == "freed" or may_be_applied
+  local its = Call:shared { counter = self,
+    late = ("latch %s was not open in time"):format(
+      naming.show(self.record.name)) }
+  return call.run(its.wait, its, options)
 end
 
 --- Deletes the latch; all waiters continue.
 -- @treturn[1] boolean whether there was one
 -- @treturn[2] nil, code, detail
 function latch:delete()
-  return deduplication.result(deleted, deduplication.run(self, "delete"))
+  return deduplication.result(function(reply, may_be_applied)
+    return reply[1] == "freed" or may_be_applied
+  end, deduplication.run(self, "delete"))
 end
 
 return colon.methods(latch, "latch", "set count_down count wait delete")

@@ -1,25 +1,15 @@
 --- Base class of what a client owns under a lease on the server: a permit, or a
 --  member of a barrier. It has the interface that the watchdog expects of a
 --  grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
---  the end of the lease is not a loss. A derived class adds
---    show()     the name, for messages
---    give_up()  called when the task has ended, on hosts where a task may end
---               at any time
+--  the end of the lease is not a loss. A derived class adds `show()`: the name,
+--  for messages.
 
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
-local leased = {}
+local leased = { class = require "rlock.counters.counter".derive }
 
 local ENDLESS = 86400000 * 36500       -- milliseconds
-
---- Creates a class that inherits from this one.
-function leased:class()
-  local class = {}
-  for name, value in pairs(self) do class[name] = value end
-  class.__index = class
-  return class
-end
 
 --- Creates an instance, and registers it with the watchdog.
 -- @tparam table class
@@ -58,6 +48,24 @@ function leased:drop()
   end
   self.state = "lost"
   if self.task and self.task.grants then self.task.grants[self] = nil end
+end
+
+--- Releases it, because its task has ended.
+function leased:give_up()
+  self:drop()
+  leased.give_back(self.lock, self.owner_name, self.lock.session.lease)
+end
+
+--- Releases, in the background, what may have been granted.
+-- @tparam table handle  of the counter
+-- @tparam string id
+-- @tparam number seconds  at most for the request
+function leased.give_back(handle, id, seconds)
+  local session = handle.session
+  session:background(function()
+    local now = session.host.now()
+    handle.record.target:run("release", now + seconds, now, id, "1", "0")
+  end)
 end
 
 --- Marks it as lost without a request to the server.

@@ -14,6 +14,7 @@ local leased = require "rlock.counters.leased"
 local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
+local give_back = leased.give_back
 local permits = counter.class "permits"
 
 local new = permits.new
@@ -30,8 +31,6 @@ function permits.new(client, name)
   return self
 end
 
--- ids -----------------------------------------------------------------------
-
 local function bytes_of(id, level)
   if type(id) ~= "string" or #id ~= 32 or id:find("%X") then
     error("bad id: must be the 32 hex digits that acquire returned", level + 1)
@@ -39,20 +38,9 @@ local function bytes_of(id, level)
   return identity.bytes(id)
 end
 
--- permits of this client ------------------------------------------------------
-
 local function forget(self, id)
   local permit = self.record.taken[id]
   if permit then permit:drop() end
-end
-
--- Releases, in the background, a permit that may have been granted.
-local function give_back(self, id, seconds)
-  local session, record = self.session, self.record
-  session:background(function()
-    local now = session.host.now()
-    record.target:run("release", now + seconds, now, id, "1", "0")
-  end)
 end
 
 local Permit = leased:class()
@@ -60,12 +48,6 @@ local Permit = leased:class()
 function Permit:show()
   return ("permit %s of %s"):format(identity.hex(self.owner_name),
     naming.show(self.lock.record.name))
-end
-
---- Releases the permit, because its task has ended.
-function Permit:give_up()
-  self:drop()
-  give_back(self.lock, self.owner_name, self.lock.session.lease)
 end
 
 --- See leased.lua.
@@ -81,8 +63,6 @@ local function track(self, id, lease, sent, ends)
     host.ends_tasks and host.current(), sent, ends, not lease)
   permit.taker, self.record.taken[id] = host.current(), permit
 end
-
--- acquiring -------------------------------------------------------------------
 
 local OF_CALL = 12        -- bytes that all ids of a call share: its channel may
                           -- be named by them
@@ -144,6 +124,13 @@ local function take(self, wait, lease)
   return nil, code, detail
 end
 
+-- Acquires a permit; to be tail-called.
+local function acquire(self, options, wait)
+  options = check.of_lock(options)
+  return self.session.host.whole_wait(take, self, options.wait or wait,
+    options.lease)
+end
+
 --- Acquires a permit, and waits for one if necessary; forever if the number of
 --  permits was never set.
 -- @tparam[opt] table options
@@ -154,29 +141,16 @@ end
 -- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function permits:acquire(options)
-  options = check.of_lock(options)
-  return self.session.host.whole_wait(take, self, options.wait or math.huge,
-    options.lease)
+  return acquire(self, options, math.huge)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
-function permits:try_acquire(options)
-  options = check.of_lock(options)
-  return self.session.host.whole_wait(take, self, options.wait or 0,
-    options.lease)
-end
-
--- renewing and releasing ------------------------------------------------------
+function permits:try_acquire(options) return acquire(self, options, 0) end
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
 --  Internal.
 -- @tparam string id
 function permits:abandon(id) forget(self, bytes_of(id, 2)) end
-
-local function given_back(reply, may_be_applied)
-  if reply[1] == "freed" or may_be_applied then return true end
-  return nil, "lost", "its lease has ended, or it was not granted"
-end
 
 -- Does the permit belong to the session of another client?
 local function is_foreign(self, bytes)
@@ -202,12 +176,10 @@ function permits:release(id)
   if not reply and not self.session.is_closed then
     give_back(self, bytes, self.session.lease)
   end
-  return deduplication.result(given_back, reply, code, detail, may_be_applied)
-end
-
-local function renewed(reply)
-  if reply[1] == "held" then return true end
-  return nil, "lost", "its lease has ended, or it was given back"
+  return deduplication.result(function()
+    if reply[1] == "freed" or may_be_applied then return true end
+    return nil, "lost", "its lease has ended, or it was not granted"
+  end, reply, code, detail)
 end
 
 --- Extends a permit to at least `lease` from now.
@@ -230,7 +202,10 @@ function permits:renew(id, lease)
   elseif permit and reply then
     session.watchdog:lose(permit, "its lease has ended")
   end
-  return deduplication.result(renewed, reply, code, detail)
+  return deduplication.result(function()
+    if reply[1] == "held" then return true end
+    return nil, "lost", "its lease has ended, or it was given back"
+  end, reply, code, detail)
 end
 
 --- Calls fn if a permit of this client is lost: not renewed in time, or
@@ -260,8 +235,6 @@ function permits:valid_for(id)
   return math.max(0, ends - session.host.now())
 end
 
--- counts ----------------------------------------------------------------------
-
 --- Sets the total number of permits, including those in use. If more than n are
 --  in use they stay valid, and none is granted until enough are released.
 -- @tparam integer n
@@ -271,8 +244,6 @@ function permits:set(n)
   n = check.count(n, "n", 0)
   return deduplication.result(yes, deduplication.run(self, "set", n))
 end
-
-local function third(reply) return reply[3] end
 
 --- The number of available permits.
 -- @treturn[1] integer
@@ -285,17 +256,16 @@ end
 -- @treturn[1] integer
 -- @treturn[2] nil, code, detail
 function permits:acquired()
-  return deduplication.result(third, deduplication.run(self, "count"))
-end
-
-local function state_of(reply)
-  return { state = reply[1], available = reply[2], in_use = reply[3],
-    holders = leased.holders(reply[4]) }
+  return deduplication.result(function(reply) return reply[3] end,
+    deduplication.run(self, "count"))
 end
 
 --- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
 function permits:peek()
-  return deduplication.result(state_of, deduplication.run(self, "peek"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], available = reply[2], in_use = reply[3],
+      holders = leased.holders(reply[4]) }
+  end, deduplication.run(self, "peek"))
 end
 
 return colon.methods(permits, "permits",

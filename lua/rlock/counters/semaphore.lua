@@ -1,6 +1,6 @@
 --- The public semaphore. Its permits have no owner: any task may acquire or
 --  release some, and those of a task that dies are lost (permits.lua has
---  leases).
+--  leases). zookeeper/semaphore.lua inherits it.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -34,42 +34,44 @@ local function add(self, n)
 end
 
 -- Releases the permits of a task that has ended: it cannot do that itself.
--- @treturn string why
+-- @treturn nil, code, detail
 local function give_back(self, n)
   add(self, n)
-  return "the task has ended"
+  return nil, "closed", "the task has ended"
 end
 
-local function take(self, wait, n)
-  local record = self.record
+--- Why there is no time left, for messages. Internal.
+function semaphore:late(n)
+  return ("semaphore %s has fewer than %s permits"):format(
+    naming.show(self.record.name), n)
+end
+
+--- Acquires permits. Internal.
+function semaphore:take(wait, n)
   local its = Call:new {
     counter = self, request = deduplication.begin(self), n = n,
-    wants = tonumber(n),
-    channel = record.target:channel(),
-    late = ("semaphore %s has fewer than %s permits"):format(
-      naming.show(record.name), n),
+    wants = tonumber(n), channel = self.record.target:channel(),
+    late = self:late(n),
   }
   local is_held, code, detail = its:wait(wait)
   if is_held then
     deduplication.finish(its.request)
     local host = self.session.host
     if not host.has_gone(host.current()) then return true end
-    return nil, "closed", give_back(self, n)
+    return give_back(self, n)
   end
   deduplication.undo(its.request, n)
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
 
-local function take_permits(self, n, wait)
-  return self.session.host.whole_wait(take, self, wait, n)
-end
-
--- The number of permits and the wait; both are optional.
-local function arguments(n, options, wait, level)
+-- Acquires permits; to be tail-called. The number and the options are optional.
+local function acquire(self, n, options, wait)
   if type(n) == "table" then n, options = nil, n end
-  n = check.count(n == nil and 1 or n, "n", 0, level + 1)
-  return n, check.of_wait(options, level + 1).wait or wait
+  n = check.count(n == nil and 1 or n, "n", 0)
+  wait = check.of_wait(options).wait or wait
+  if n == "0" then return true end
+  return self.session.host.whole_wait(self.take, self, wait, n)
 end
 
 --- Acquires permits, all or none, and waits for them if necessary. It waits
@@ -82,18 +84,12 @@ end
 -- @treturn[2] string code: "timeout", "connect", "closed", "redis"
 -- @treturn[2] string detail
 function semaphore:acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, math.huge, 2)
-  if n == "0" then return true end
-  return take_permits(self, n, wait)
+  return acquire(self, n, options, math.huge)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
 function semaphore:try_acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, 0, 2)
-  if n == "0" then return true end
-  return take_permits(self, n, wait)
+  return acquire(self, n, options, 0)
 end
 
 --- Releases permits and wakes waiters. If no reply arrives in time, the request
@@ -116,12 +112,6 @@ function semaphore:add(n)
   return deduplication.result(yes, add(self, n))
 end
 
-local function was_set(reply)
-  if reply[1] == "held" then return true end
-  return nil, "refused", ("it was set before; %s permits are available"):format(
-    reply[2])
-end
-
 local check_ttl = check.table({ ttl = check.lease },
   "a table such as { ttl = 60 }")
 
@@ -134,9 +124,12 @@ local check_ttl = check.table({ ttl = check.lease },
 function semaphore:set(n, options)
   n = check.count(n, "n", 0)
   local ttl = check_ttl(options).ttl
-  return deduplication.result(was_set,
-    deduplication.try(deduplication.begin(self), "set", n,
-      ttl and { duration.ms(ttl) }))
+  return deduplication.result(function(reply)
+    if reply[1] == "held" then return true end
+    return nil, "refused", ("it was set before; %s permits are available")
+      :format(reply[2])
+  end, deduplication.try(deduplication.begin(self), "set", n,
+    ttl and { duration.ms(ttl) }))
 end
 
 local function drain(self)
@@ -146,7 +139,7 @@ local function drain(self)
   if not reply then
     deduplication.undo(request, "0")
   elseif reply[2] > 0 and host.has_gone(host.current()) then
-    return nil, "closed", give_back(self, ("%d"):format(reply[2]))
+    return give_back(self, ("%d"):format(reply[2]))
   end
   return reply, code, detail
 end
@@ -166,13 +159,11 @@ function semaphore:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
-local function state_of(reply)
-  return { state = reply[1], available = reply[2], holders = {} }
-end
-
 --- Its state as a table: `state`, `available`, `holders`.
 function semaphore:peek()
-  return deduplication.result(state_of, deduplication.run(self, "count"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], available = reply[2], holders = {} }
+  end, deduplication.run(self, "count"))
 end
 
 return colon.methods(semaphore, "semaphore",

@@ -185,8 +185,9 @@ end
 -- Runs an optional operation of the policy.
 -- @tparam string name
 -- @param[opt] a its argument
+-- @tparam[opt] number deadline by host.now()
 -- @return the reply, or nil, code, detail
-local function run(self, name, a)
+local function run(self, name, a, deadline)
   local session = self.session
   if not self.record.policy.ops[name] then
     return nil, "usage", ("policy %s has no server.%s, needed here")
@@ -194,7 +195,7 @@ local function run(self, name, a)
   end
   local now = session.host.now()
   local reply, code, detail = self.record.target:run(name,
-    now + session.timeout, now, a)
+    deadline or now + session.timeout, now, a)
   if code == "cancelled" then error(detail, 0) end
   return reply, code, detail
 end
@@ -205,12 +206,18 @@ end
 --   the policy's extra fields: `token`, `mode`, `queue` (the first waiters)
 -- @treturn[2] nil, code, detail
 function lock:peek()
-  local granted, session = self:mine(), self.session
+  return self:state_for(self.owner or self.session.host.current())
+end
+
+--- As `peek`, for another owner. Internal.
+-- @param its  the owner: a task, or a name
+-- @tparam[opt] number deadline by host.now()
+function lock:state_for(its, deadline)
+  local record = self.record
+  local granted, op = record.grants[its], record.policy.ops.peek
   local name = granted and granted.owner_name
-    or owner.name_for(self.owner or session.host.current(), session,
-      self.record.family)
-  local op = self.record.policy.ops.peek
-  local reply, code, detail = run(self, "peek", name)
+    or owner.name_for(its, self.session, record.family)
+  local reply, code, detail = run(self, "peek", name, deadline)
   if reply == nil then return nil, code, detail end
   local verdict, _, fault = verdicts.of_peek(op, reply)
   if not verdict then return nil, "redis", fault end

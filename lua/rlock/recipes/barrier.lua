@@ -8,7 +8,6 @@
 --  set it dies. So give waiters a time-out.
 
 local call = require "rlock.counters.call"
-local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local counter = require "rlock.counters.counter"
 local deduplication = require "rlock.counters.deduplication"
@@ -53,10 +52,7 @@ end
 -- @treturn[2] nil, "refused", detail: it is a double barrier
 -- @treturn[3] nil, code, detail
 function barrier:set()
-  local ok, code, detail = self.session.host.whole(set, self)
-  if ok then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code, detail
+  return deduplication.result(counter.yes, self.session.host.whole(set, self))
 end
 
 local Wait = call:class()
@@ -85,23 +81,10 @@ end
 --   have died; "refused": it is a double barrier; "connect", "closed", "redis"
 -- @treturn[2] string detail
 function barrier:wait(options)
-  local wait, record = check.of_wait(options).wait or math.huge, self.record
-  local its = Wait:new {
-    counter = self, wants = 0, round = "0",
-    channel = record.target:channel(), wakes = record.policy.wakes,
+  local its = Wait:shared { counter = self, round = "0",
     late = ("barrier %s was not removed in time"):format(
-      naming.show(record.name)),
-  }
-  local is_open, code, detail = self.session.host.whole_wait(its.wait, its,
-    wait)
-  if is_open then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code == "busy" and "timeout" or code, detail
-end
-
-local function removed(reply)
-  if reply[1] == "refused" then return is_double(reply[2]) end
-  return reply[1] == "freed"
+      naming.show(self.record.name)) }
+  return call.run(its.wait, its, options)
 end
 
 --- Removes the barrier, no matter which client set it; wakes all waiters. If no
@@ -118,17 +101,18 @@ function barrier:remove()
     former:drop()
     record.member = nil
   end
-  return deduplication.result(removed, reply, code, detail)
-end
-
-local function state_of(reply)
-  return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
-    holders = leased.holders(reply[3]) }
+  return deduplication.result(function()
+    if reply[1] == "refused" then return is_double(reply[2]) end
+    return reply[1] == "freed"
+  end, reply, code, detail)
 end
 
 -- Its members, for rlockctl.
 function barrier:peek()
-  return deduplication.result(state_of, deduplication.run(self, "peek"))
+  return deduplication.result(function(reply)
+    return { state = reply[1], count = reply[2] > 0 and reply[2] or nil,
+      holders = leased.holders(reply[3]) }
+  end, deduplication.run(self, "peek"))
 end
 
 return colon.methods(barrier, "barrier", "set wait remove")

@@ -44,8 +44,6 @@ local check_options = check.table({
   ttl = check.duration(0.1), stale = check.duration(0), wait = check.wait,
 }, "a table such as { ttl = 60 }", "client:compute")
 
--- results ---------------------------------------------------------------------
-
 -- The results of a call for a state, as a table; nil: the call must compute.
 local function results_of(self, state)
   if state.is_fresh then return { state.value, "cached" } end
@@ -64,9 +62,6 @@ local function left_of(self)
   return self.deadline == huge and huge
     or max(self.deadline - self.session.host.now(), 0)
 end
-
--- Is the wait over? A call with a wait of 0 makes one attempt.
-local function is_late(self) return self.wait > 0 and left_of(self) == 0 end
 
 -- The deadline of one request.
 local function request_deadline(self)
@@ -90,8 +85,6 @@ local function read(self, waiter)
     attempts = tonumber(attempts) or 0, code = code, detail = detail }
 end
 
--- the turn --------------------------------------------------------------------
-
 -- The lock of a computation. Its waiter checks for a result at each wake-up.
 local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
@@ -113,15 +106,6 @@ function Turn:end_wait(waiter, ...)
   return lock.end_wait(self, waiter, ...)
 end
 
-local function turn_of(self)
-  local policy = self.session.options.backend.load "compute"
-  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
-  turn.call = self
-  return turn
-end
-
--- flights ---------------------------------------------------------------------
-
 -- Ends a flight, once. Without results, or with partial ones, another task
 -- becomes the leader of the next flight.
 local function land(flight, results)
@@ -129,10 +113,8 @@ local function land(flight, results)
   flight.is_over = true
   local flights = flight.flights
   if flights[flight.key] == flight then flights[flight.key] = nil end
-  if results and results[1] and not results.is_partial then
-    flight.results = { results[1], "cached" }
-  elseif results and not results.is_partial then
-    flight.results = results
+  if results and not results.is_partial then
+    flight.results = results[1] and { results[1], "cached" } or results
   end
   for event in pairs(flight.waiting) do event:set() end
 end
@@ -146,8 +128,6 @@ local function flight_of(self)
   end
   return flight
 end
-
--- computing -------------------------------------------------------------------
 
 -- Calls fn.
 -- @treturn[1] string the value
@@ -212,7 +192,9 @@ end
 -- Waits for the lock or a result, and computes if necessary.
 -- @treturn table the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
-  local turn = turn_of(self)
+  local policy = self.session.options.backend.load "compute"
+  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
+  turn.call = self
   self.old = state and self.stale > 0 and state.value
     and { state.value, "stale", is_partial = true }
   if self.old and not is_free(self, turn) then return self.old end
@@ -228,8 +210,6 @@ local function attempt(self, state)
   unlock(hold)
   return results
 end
-
--- leading and following -------------------------------------------------------
 
 local function lead(self, state)
   local host, key = self.session.host, self.key
@@ -284,7 +264,7 @@ local function step(self)
     if results then return results end
     flight = flight_of(self)
   end
-  if is_late(self) then return nil end
+  if self.wait > 0 and left_of(self) == 0 then return nil end
   if not flight then return lead(self, state) end
   if state and state.value and self.stale > 0 then
     return { state.value, "stale" }
@@ -307,8 +287,6 @@ local function run(self)
   end
   return unpack(results, 1, 3)
 end
-
--- arguments -------------------------------------------------------------------
 
 --- Computes, or waits for the result of another caller.
 -- @tparam table store its `key(name)`, `read`, `write`, `fail` and `most`

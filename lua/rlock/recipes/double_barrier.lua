@@ -33,15 +33,6 @@ local function late(self, what)
     naming.show(self.record.name), self.n, what)
 end
 
-local function new_call(class, self, fields)
-  local record = self.record
-  fields.counter, fields.wants = self, 0
-  fields.channel, fields.wakes = record.target:channel(), record.policy.wakes
-  return class:new(fields)
-end
-
--- entering --------------------------------------------------------------------
-
 local Entry = call:class()
 
 -- Sends the idempotent request to enter, which also checks whether the round is
@@ -112,8 +103,8 @@ local function enter(self, wait)
   end
   local host = self.session.host
   self.request, self.round = deduplication.begin(self), nil
-  local its = new_call(Entry, self, { late = late(self, "entered"),
-    request = self.request, id = member.id(self), task = host.current() })
+  local its = Entry:shared { counter = self, late = late(self, "entered"),
+    request = self.request, id = member.id(self), task = host.current() }
   local is_in, code, detail = host.guard(give_up, its, its.wait, its, wait)
   if code == "busy" then code = "timeout" end
   if code == "timeout" and not its.session.is_closed then
@@ -146,15 +137,8 @@ end
 --   "connect", "closed", "redis"
 -- @treturn[2] string detail
 function double_barrier:enter(options)
-  local wait = check.of_wait(options).wait or math.huge
-  local is_in, code, detail =
-    self.session.host.whole_wait(enter, self, wait)
-  if is_in then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code, detail
+  return call.run(enter, self, options)
 end
-
--- leaving ---------------------------------------------------------------------
 
 local Exit = call:class()
 
@@ -198,8 +182,8 @@ local function leave(self, wait)
   end
   local request = self.request
   if self.member then deduplication.renumber(request) end
-  local its = new_call(Exit, self, { late = late(self, "left"),
-    request = request, id = self.id, number = ("%d"):format(self.round) })
+  local its = Exit:shared { counter = self, late = late(self, "left"),
+    request = request, id = self.id, number = ("%d"):format(self.round) }
   local have_left, code, detail = self.session.host.guard(leave_later, its,
     its.wait, its, wait)
   if not have_left then leave_later(its) end
@@ -215,12 +199,7 @@ end
 --   "not_held": this member has not entered; "connect", "closed", "redis"
 -- @treturn[2] string detail
 function double_barrier:leave(options)
-  local wait = check.of_wait(options).wait or math.huge
-  local have_left, code, detail =
-    self.session.host.whole_wait(leave, self, wait)
-  if have_left then return true end
-  if code == "cancelled" then error(detail, 0) end
-  return nil, code == "busy" and "timeout" or code, detail
+  return call.run(leave, self, options)
 end
 
 return colon.methods(double_barrier, "double barrier", "enter leave")

@@ -68,8 +68,6 @@ function election.new(client, name, options)
   }, election)
 end
 
--- terms -----------------------------------------------------------------------
-
 local function tell(self, leads, why)
   for _, fn in ipairs(self.callbacks) do
     self.session.host.spawn(fn, leads, why)
@@ -116,17 +114,6 @@ local function watch(self, term)
   end
 end
 
-local function begin(self, hold)
-  local term = { hold = hold, margin = 0, is_over = false,
-    over = self.session.host.event() }
-  self.term, self.session.closing[term.over] = term, true
-  hold:on_lost(function(_, reason) step_down(self, term, reason) end)
-  tell(self, true)
-  self.session.host.service(watch, self, term)
-end
-
--- campaigning -----------------------------------------------------------------
-
 local function stopped(self) self.is_campaigning = false end
 
 local function take(self, wait)
@@ -142,11 +129,15 @@ local function campaign(self, wait)
       .. "make one for each candidate"
   end
   self.is_campaigning = true
-  local hold, code, detail =
-    self.session.host.guard(stopped, self, take, self, wait)
+  local host = self.session.host
+  local hold, code, detail = host.guard(stopped, self, take, self, wait)
   self.is_campaigning = false
   if not hold then return nil, code, detail end
-  begin(self, hold)
+  local term = { hold = hold, margin = 0, is_over = false, over = host.event() }
+  self.term, self.session.closing[term.over] = term, true
+  hold:on_lost(function(_, reason) step_down(self, term, reason) end)
+  tell(self, true)
+  host.service(watch, self, term)
   return true, hold:token()
 end
 
@@ -161,9 +152,8 @@ end
 --   object, or as for `lock`; "connect", "closed", "zookeeper", "redis"
 -- @treturn[2] string detail
 function election:campaign(options)
-  local wait, host = check.of_wait(options).wait or math.huge, self.session.host
-  if host.ends_tasks then return host.whole_wait(campaign, self, wait) end
-  return campaign(self, wait)
+  local wait = check.of_wait(options).wait or math.huge
+  return self.session.host.whole_wait(campaign, self, wait)
 end
 
 --- Does this candidate certainly lead? Sends no request. A leader steps down
@@ -205,8 +195,6 @@ function election:on_change(fn)
   check_function(fn, "fn of election:on_change", 2)
   table.insert(self.callbacks, fn)
 end
-
--- candidates ------------------------------------------------------------------
 
 -- An owner as text, such as: web3: invoice.lua (pid 412). Untrusted.
 local function show(text, known)

@@ -22,22 +22,6 @@ end
 --- Its round has ended normally.
 Member.removed = leased.drop
 
--- Ends the membership in the background. The other members see this as a death.
-local function release(self)
-  local record, session = self.lock.record, self.lock.session
-  session:background(function()
-    local now = session.host.now()
-    record.target:run("release", now + session.lease, now, self.owner_name,
-      "1", "0")
-  end)
-end
-
---- Its task has ended without leaving.
-function Member:give_up()
-  self:drop()
-  release(self)
-end
-
 --- Creates a member, and registers it with the watchdog.
 -- @tparam table handle  the barrier
 -- @tparam string id
@@ -66,7 +50,7 @@ function member.withdraw(request, id)
   deduplication.renumber(request)
   deduplication.retry(request, "withdraw", "0", { id }, function(reply)
     if reply[1] == "held" then
-      release { lock = request.handle, owner_name = id }
+      leased.give_back(request.handle, id, request.handle.session.lease)
     end
   end)
 end

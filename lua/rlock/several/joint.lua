@@ -25,10 +25,7 @@ local PASSED = require "rlock.util.deadline".passed
 local grant = require "rlock.lock.grant"
 local handle = require "rlock.lock.handle"
 local metrics = require "rlock.util.metrics"
-local naming = require "rlock.naming"
-local owner = require "rlock.lock.owner"
 local waiting = require "rlock.lock.waiting"
-local of_peek = require "rlock.lock.verdicts".of_peek
 
 local joint = handle:class()
 
@@ -68,8 +65,6 @@ function joint.check_list(list, what, level)
     end
   end
 end
-
--- inner holds -------------------------------------------------------------
 
 --- Creates an inner hold of a hold; it is not acquired yet.
 -- @tparam table hold
@@ -111,29 +106,6 @@ function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
   return verdict, ms, code, detail
 end
 
---- The hold count of an inner hold's owner, according to the server.
--- @tparam table inner an inner hold
--- @tparam number deadline of the request, by host.now()
--- @treturn[1] integer
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
-function joint.count(inner, deadline)
-  local record, session = inner.lock.record, inner.lock.session
-  local its = inner.owner or inner.round.owner
-  local op, granted = record.policy.ops.peek, record.grants[its]
-  if not op then
-    return nil, "usage", ("policy %s has no server.peek, needed here")
-      :format(naming.show(record.policy.name))
-  end
-  local name = granted and granted.owner_name
-    or owner.name_for(its, session, record.family)
-  local reply, code, detail = record.target:run("peek", deadline,
-    session.host.now(), name)
-  if reply == nil then return nil, code, detail end
-  local state, _, fault = of_peek(op, reply)
-  if not state then return nil, "redis", fault end
-  return reply[3]
-end
-
 --- Releases an inner hold.
 -- @return as grant:release
 function joint.release(inner)
@@ -145,8 +117,6 @@ end
 function joint.is_alive(inner)
   return not inner.is_over and inner.grant.state ~= "lost"
 end
-
-local function never() return false end
 
 --- Runs fn(inner) for all inner holds concurrently, each in a background task
 --  that closing its client waits for. Requests to one server are sent together,
@@ -163,12 +133,11 @@ local function never() return false end
 -- @return[2] the value to raise
 function joint.together(host, inner_holds, fn, deadline, is_decided)
   local left, event = #inner_holds, host.event()
-  is_decided = is_decided or never
   for _, inner in ipairs(inner_holds) do
     inner.lock.session:background(function()
       fn(inner)
       left = left - 1
-      if left == 0 or is_decided() then event:set() end
+      if left == 0 or is_decided and is_decided() then event:set() end
     end)
   end
   if left == 0 then return true end
@@ -176,8 +145,6 @@ function joint.together(host, inner_holds, fn, deadline, is_decided)
   if woken == nil then return nil, code, unwind end
   return true
 end
-
--- holds -------------------------------------------------------------------
 
 -- A hold is its own grant: it has the methods of one (grant.lua).
 local Hold = {}
@@ -187,12 +154,6 @@ Hold.__index = Hold
 function joint:mine()
   local holds = self.held[self.host.current()]
   return holds and holds[#holds]
-end
-
-local function remember(self, hold)
-  local holds = self.held[hold.task] or {}
-  self.held[hold.task] = holds
-  holds[#holds + 1] = hold
 end
 
 local function forget(self, hold)
@@ -286,7 +247,9 @@ function joint:take(wait, lease, hold)
   if wait >= 0 then ok, code, detail = take_parts(self, hold, wait, lease) end
   if ok and not self.host.has_gone(hold.task) then
     count_grant(self, hold)
-    remember(self, hold)
+    local holds = self.held[hold.task] or {}
+    self.held[hold.task] = holds
+    holds[#holds + 1] = hold
     return true
   end
   metrics.failed(self.series, code or "closed")

@@ -16,33 +16,22 @@ multi.kind, multi.first_pause = "multi", 0.002
 
 local huge, max, min = math.huge, math.max, math.min
 
--- members -----------------------------------------------------------------
-
--- The sort key of a member: server and key.
-local function address_of(member)
-  local server, key = member.record.target:address()
-  return { member = member, server = server, key = key }
-end
-
+-- The order of members: by server, then by key.
 local function is_before(a, b)
   if a.server ~= b.server then return a.server < b.server end
   return a.key < b.key
 end
 
-local function is_same(a, b)
-  return a.record == b.record and a.owner == b.owner
-end
-
 -- A duplicate lock counts once. The same key with another client, owner or
 -- policy would deadlock with itself, so it is an error.
 local function add_address(list, by_key, member, i, level)
-  local address = address_of(member)
-  local id = address.server .. " " .. address.key
+  local server, key = member.record.target:address()
+  local id = server .. " " .. key
   local other = by_key[id]
   if not other then
-    by_key[id] = address
-    list[#list + 1] = address
-  elseif not is_same(other.member, member) then
+    by_key[id] = member
+    list[#list + 1] = { member = member, server = server, key = key }
+  elseif other.record ~= member.record or other.owner ~= member.owner then
     error(("bad member %d of multi_lock: %s is listed already, with another "
       .. "client, owner or policy"):format(i, member:show()),
       level + 1)
@@ -85,8 +74,6 @@ end
 function multi:show()
   return ("multi-lock of %d locks"):format(#self.members)
 end
-
--- one attempt -------------------------------------------------------------
 
 -- Leaves a member's queue of waiters.
 local function leave_place(inner, waiter)
@@ -152,13 +139,6 @@ local function request_all(self, try)
   return nil, "busy", self:show() .. ": the lease ended before all were held"
 end
 
--- Releases the members that an attempt has taken.
-local function release_taken(self, try)
-  local inner_holds = try.hold.inner_holds
-  try.hold.inner_holds, try.took_some = {}, #inner_holds > 0
-  return joint.together(self.host, inner_holds, joint.release, try.deadline)
-end
-
 function multi:attempt(try)
   local now = self.host.now()
   try.deadline = now + self.timeout
@@ -168,19 +148,19 @@ function multi:attempt(try)
   local ok, code, detail, inner = request_all(self, try)
   if ok then return true end
   if code == "cancelled" then try.is_over = true end
-  local released, cancelled, unwind = release_taken(self, try)
+  local taken = try.hold.inner_holds
+  try.hold.inner_holds, try.took_some = {}, #taken > 0
+  local released, cancelled, unwind =
+    joint.together(self.host, taken, joint.release, try.deadline)
   if not released then return nil, cancelled, unwind end
   return nil, code, detail, inner
 end
 
--- waiting -----------------------------------------------------------------
-
 local function join_waiters(try, inner)
-  local member = inner.lock
   local granted = joint.granted(inner)
   local waiter = granted:join()
   waiter.wait_deadline = try.wait_deadline
-  try.member, try.waiter, try.inner = member, waiter, inner
+  try.member, try.waiter, try.inner = inner.lock, waiter, inner
   granted:recycle()
 end
 
@@ -267,14 +247,9 @@ end
 
 function multi.end_take(_, try, is_held) leave_waiters(try, is_held) end
 
--- holds -------------------------------------------------------------------
-
-local function release(inner)
-  inner.ok, inner.code, inner.why = joint.release(inner)
-end
-
 function multi:release_parts(hold)
-  local ok, code, detail = joint.together(self.host, hold.inner_holds, release)
+  local ok, code, detail = joint.together(self.host, hold.inner_holds,
+    function(inner) inner.ok, inner.code, inner.why = joint.release(inner) end)
   if not ok then return nil, code, detail end
   for _, inner in ipairs(hold.inner_holds) do
     if not inner.ok and (ok or inner.code == "lost") then

@@ -28,16 +28,9 @@ function part.new(round, member)
   return self
 end
 
--- which servers count ---------------------------------------------------------
-
 -- The lease for which a server may have granted the lock before it restarted.
 local function longest_lease(self)
   return max(self.round.lease or 0, self.lock.session.lease)
-end
-
-local function forgetful(seconds)
-  return nil, "quorum", ("restarted or replaced, and may have forgotten what "
-    .. "was granted: counts again in %.1f s"):format(seconds)
 end
 
 -- Identifies the server. It does not count if it is a duplicate, or recently
@@ -50,31 +43,26 @@ local function admit(self)
   round.clash = round.clash or target:clash(round.red.members)
   if round.clash then return nil, "refused", round.clash end
   local pause = target:quarantine(longest_lease(self))
-  if pause > 0 then return forgetful(pause) end
-  return identity
+  if pause <= 0 then return identity end
+  return nil, "quorum", ("restarted or replaced, and may have forgotten what "
+    .. "was granted: counts again in %.1f s"):format(pause)
 end
 
--- Does the hold already have a live inner hold of this member?
-local function has_inner(self)
-  for _, inner in ipairs(self.round.hold.inner_holds) do
+-- Has another round of the hold requested the member already, and got it?
+local function is_double(self)
+  local hold = self.round.hold
+  for i = 1, hold.is_healed and #hold.inner_holds or 0 do
+    local inner = hold.inner_holds[i]
     if inner.lock == self.lock and joint.is_alive(inner) then return true end
   end
   return false
 end
 
--- Is it still wanted?
-local function is_wanted(self)
+--- Is it still wanted? As posted.lua wants it.
+function part:is_wanted()
   local round = self.round
   local hold = round.hold
   return not (round.is_over or hold.is_over or hold.lost_because)
-end
-
---- As posted.lua wants it.
-part.is_wanted = is_wanted
-
--- Has another round of the hold requested the member already, and got it?
-local function is_double(self)
-  return self.round.hold.is_healed and has_inner(self)
 end
 
 --- Is this grant valid and still wanted? The client may have reconnected during
@@ -84,7 +72,7 @@ function part:accept()
     local is_admitted, code, detail = admit(self)
     if not is_admitted then return nil, code, detail end
   end
-  if not is_wanted(self) or is_double(self) then return nil, "busy", 0 end
+  if not self:is_wanted() or is_double(self) then return nil, "busy", 0 end
   return true
 end
 
@@ -93,15 +81,11 @@ end
 function part:is_accepted()
   local round, is_accepted = self.round, nil
   if self.lock.record.target:identity() == self.identity then
-    local hold = round.hold
-    is_accepted = not (round.is_over or hold.is_over or hold.lost_because
-      or hold.is_healed and has_inner(self))
+    is_accepted = self:is_wanted() and not is_double(self)
   end
   if not is_accepted and round.event then round.event:set() end
   return is_accepted
 end
-
--- requests --------------------------------------------------------------------
 
 -- In a task: requests the lock.
 -- @return as joint.acquire
@@ -159,7 +143,7 @@ function part:acquired(verdict, ms, code, detail)
       self.lock.record.target:mark_away(detail)
     end
     -- Unused once the round is decided; these fields double the size of a part.
-    if is_wanted(self) then
+    if self:is_wanted() then
       self.code, self.answer = verdict or code, ms or detail
     end
     round.failed = round.failed + 1

@@ -32,21 +32,15 @@ local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- fraction of a lease, for clock drift
 
--- options -------------------------------------------------------------------
-
 -- Two majorities may share only one server, and that one alone refuses the
 -- second owner. So only mutual exclusion is sound; a semaphore is not.
-local function unsound(name, level)
+local function check_policy(which, _, level)
+  local loaded = policy.load(which, level + 2)
+  if loaded.exclusive then return which end
   error(("bad policy %s of red_lock: not known to be mutual exclusion (if it "
     .. "is, set its exclusive = true). With two permits on each of 3 servers, "
     .. "3 owners get a majority: A has servers 1 and 2, B 2 and 3, C 1 and 3")
-    :format(name), level + 1)
-end
-
-local function check_policy(which, _, level)
-  local loaded = policy.load(which, level + 2)
-  if not loaded.exclusive then unsound(loaded.name, level + 1) end
-  return which
+    :format(loaded.name), level + 1)
 end
 
 local function refuse_tokens(fenced, _, level)
@@ -104,8 +98,6 @@ function quorum:show()
   return "red lock " .. naming.show(self.name)
 end
 
--- validity ------------------------------------------------------------------
-
 local ends = {}                -- reused: the latest first
 
 -- The times until which a majority, and any server, certainly keeps the hold;
@@ -127,8 +119,7 @@ local function valid_until(self, hold)
 end
 
 function quorum:valid_of(hold)
-  local ends_at = valid_until(self, hold)
-  return max(0, ends_at - self.host.now())
+  return max(0, (valid_until(self, hold)) - self.host.now())
 end
 
 -- A server without a connection may have crashed and forgotten its inner hold.
@@ -151,8 +142,6 @@ local function drop(hold)
   hold.inner_holds = {}
   for _, inner in ipairs(inner_holds) do inner:release() end
 end
-
--- taking --------------------------------------------------------------------
 
 --- If the caller's deadline cuts the attempt short, the outcome of the previous
 --  one is reported.
@@ -185,9 +174,8 @@ function quorum:pause(try, code, detail)
   return true, code == "busy" and "timeout" or code, detail
 end
 
-function quorum:may_take(hold)
-  local holds = self.held[hold.task]
-  local outer = holds and holds[#holds]
+function quorum:may_take()
+  local outer = self:mine()
   if not outer then return true end
   if outer.lost_because or self:state_of(outer) == "lost" then
     return nil, "lost", ("this task's earlier hold was lost (%s): unlock it "
@@ -204,8 +192,6 @@ function quorum:end_take(try, is_held)
   try.hold.lease = try.lease
   if not try.lease then self:watch(try.hold) end
 end
-
--- keeping -------------------------------------------------------------------
 
 -- Releases the lost inner holds. Returns the members of which the hold has no
 -- inner hold.
@@ -276,8 +262,6 @@ function quorum:watch(hold)
   for _, part in ipairs(hold.inner_holds) do part:watch() end
   if hold.round.failed > 0 then self:heal(hold) end
 end
-
--- releasing -----------------------------------------------------------------
 
 -- The replies to the releases of a hold: `freed`, and `gone` where the inner
 -- hold was lost already.

@@ -112,17 +112,15 @@ function round:count(members)
   for i, member in ipairs(members) do self[i] = part.new(self, member) end
   return joint.together(self.red.host, self, function(inner)
     self.unknown = self.unknown - 1
-    local count, _, detail = joint.count(inner, self.deadline)
+    local state, _, detail = inner.lock:state_for(self.owner, self.deadline)
     inner.code, inner.answer = "counted", detail
-    if count and count > 0 then
+    if state and state.count > 0 then
       self.held, inner.answer = self.held + 1, "yes"
-    elseif count then
+    elseif state then
       self.failed, inner.answer = self.failed + 1, "no"
     end
   end, nil, function() return self:is_decided() end)
 end
-
--- outcome -------------------------------------------------------------------
 
 local function show_reply(inner)
   if inner.code == nil then

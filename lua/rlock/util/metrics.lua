@@ -7,6 +7,8 @@
 --  from keys to numbers can be added: those of closed clients, or of several
 --  workers of nginx.
 
+local sorted = require "rlock.util.sorted"
+
 local metrics = {}
 
 --- Upper bounds of the buckets, in seconds.
@@ -47,8 +49,6 @@ local HISTOGRAMS = {
   { "round_trip", "Time from a granted request or a renewal to its reply." },
 }
 
--- series --------------------------------------------------------------------
-
 local function new_series()
   local series = {}
   for _, row in ipairs(COUNTERS) do series[row[1]] = 0 end
@@ -80,8 +80,6 @@ function metrics.failed(series, code)
   local field = field_of[code] or "errors"
   series[field] = series[field] + 1
 end
-
--- meters --------------------------------------------------------------------
 
 local Meter = {}
 Meter.__index = Meter
@@ -121,19 +119,6 @@ local function add(numbers, key, n)
   if n ~= 0 then numbers[key] = (numbers[key] or 0) + n end
 end
 
-local function add_histogram(numbers, name, label, histogram)
-  for i = 1, #histogram do add(numbers, name .. "." .. i .. label,
-    histogram[i]) end
-  add(numbers, name .. ".sum" .. label, histogram.sum)
-end
-
--- The number of values in a histogram.
-local function count_of(histogram)
-  local count = 0
-  for i = 1, #histogram do count = count + histogram[i] end
-  return count
-end
-
 --- Adds the meter's numbers to a map. The histogram `wait` has only the calls
 --  that waited; this adds the others to it.
 function Meter:add_to(numbers)
@@ -141,10 +126,16 @@ function Meter:add_to(numbers)
     for _, row in ipairs(COUNTERS) do
       add(numbers, row[1] .. label, series[row[1]])
     end
+    local at_once = series.acquired
+    for i = 1, #series.wait do at_once = at_once - series.wait[i] end
+    add(numbers, "wait.1" .. label, at_once)
     for _, row in ipairs(HISTOGRAMS) do
-      add_histogram(numbers, row[1], label, series[row[1]])
+      local name, histogram = row[1], series[row[1]]
+      for i, n in ipairs(histogram) do
+        add(numbers, name .. "." .. i .. label, n)
+      end
+      add(numbers, name .. ".sum" .. label, histogram.sum)
     end
-    add(numbers, "wait.1" .. label, series.acquired - count_of(series.wait))
   end
   return numbers
 end
@@ -165,8 +156,6 @@ function metrics.numbers(host)
   for meter in pairs(meters.open) do meter:add_to(numbers) end
   return numbers
 end
-
--- as tables -----------------------------------------------------------------
 
 local function split(key)
   return key:match("^([^\t]*)\t([^\t]*)\t([^\t]*)\t(.*)$")
@@ -216,8 +205,6 @@ function Meter:stats()
   return all
 end
 
--- for Prometheus ------------------------------------------------------------
-
 local escapes = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
 
 -- A label's value, which must be UTF-8.
@@ -239,15 +226,12 @@ end
 
 -- Label text -> field -> number, and the sorted label texts.
 local function labelled(numbers)
-  local of, list = {}, {}
+  local of = {}
   for key, n in pairs(numbers) do
     local field, client, kind, lock = split(key)
-    local labels = labels_of(client, kind, lock)
-    if not of[labels] then list[#list + 1], of[labels] = labels, {} end
-    add(of[labels], field, n)
+    group(of, labels_of(client, kind, lock), field, n)
   end
-  table.sort(list)
-  return of, list
+  return of, sorted(of)
 end
 
 local function begin(lines, name, help, type)

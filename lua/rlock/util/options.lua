@@ -13,8 +13,6 @@ local options = {}
 local MAX_NAME = 1048576           -- bytes
 local NONE = {}
 
--- values ------------------------------------------------------------------
-
 --- Returns the check of a duration, see duration.check.
 -- @tparam number min seconds
 -- @tparam[opt] number max seconds
@@ -55,8 +53,6 @@ end
 options.drift = options.that("a number from 0 to 0.5", function(drift)
   return type(drift) == "number" and drift >= 0 and drift <= 0.5
 end)
-
--- tables ------------------------------------------------------------------
 
 local function unknown(name, known, of, level)
   error(("bad option %s%s: must be one of %s"):format(tostring(name), of,
@@ -134,8 +130,6 @@ options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")
 --- Checks the options of a call that waits and takes a lease.
 options.of_lock = options.table({ wait = wait, lease = options.lease },
   "a table such as { wait = 5, lease = 10 }")
-
--- arguments ---------------------------------------------------------------
 
 --- Checks a command of the user and its arguments.
 -- @tparam string method  for messages: "client:call"

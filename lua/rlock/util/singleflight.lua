@@ -23,10 +23,10 @@ local function finish(call, ...)
   for event in pairs(call.waiting) do event:set() end
 end
 
-local ENDED = "the background task of this request ended early"
-
 -- For a call whose function has raised, or whose task was killed.
-local function fail(call) finish(call, nil, "closed", ENDED) end
+local function fail(call)
+  finish(call, nil, "closed", "the background task of this request ended early")
+end
 
 local function execute(call) finish(call, call.fn(call.a, call.b)) end
 

@@ -9,10 +9,8 @@ local connection = require "rlock.zookeeper.connection"
 local errors = require "rlock.zookeeper.errors"
 local heap = require "rlock.util.heap"
 local kinds = require "rlock.zookeeper.kinds"
-local latch = require "rlock.zookeeper.latch"
 local naming = require "rlock.naming"
 local nodes = require "rlock.zookeeper.nodes"
-local permits = require "rlock.zookeeper.permits"
 local target = require "rlock.zookeeper.target"
 local url = require "rlock.zookeeper.url"
 
@@ -23,22 +21,16 @@ local huge, min = math.huge, math.min
 
 backend.name = "zookeeper"
 
---- Finds a kind of lock, see kinds.lua.
+--- Find a kind of lock, see kinds.lua.
 backend.load, backend.sides = kinds.load, kinds.sides
-backend.fenced = kinds.fenced
-
---- The kinds of lock of an election, see kinds.lua.
-backend.elections = kinds.elections
+backend.fenced, backend.elections = kinds.fenced, kinds.elections
 
 --- Its own modules of what is built on locks, see client.lua.
 backend.recipes = { compute = "zookeeper.compute" }
 
+local UNCONFIRMED = "its session was not confirmed in time"
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
--- The classes of the targets of counters.
-local classes = { latch = latch, permits = permits }
--- Nodes below the path of a semaphore or mutex: such a path is not a queue.
-local FOREIGN = { locks = "locks", leases = "leases" }
 
 -- options ---------------------------------------------------------------------
 
@@ -82,14 +74,6 @@ end
 
 local function always() return true end
 
--- Returns a function: does a grant belong to this entry?
-local function is_of(entry)
-  return function(grant)
-    return grant.lock.record.target == entry.target
-      and grant.owner_name == entry.owner
-  end
-end
-
 -- Reports losses, in a task of its own: a callback of the program may wait.
 local function lose(self, why, is_it)
   self.host.service(self.hooks.on_lost, why, is_it)
@@ -103,25 +87,33 @@ local function drop_watches(self)
   end
 end
 
--- The session has ended: drops all holds. Waiters, and requests to acquire,
--- continue with the next session.
-local function forget_all(self, why)
+-- Drops each hold by drop(entry), and reports their loss.
+local function lose_all(self, why, drop)
   local was_held = false
   for entry in pairs(self.entries) do
     if entry.is_held then
       was_held = true
-      entry.target:forget(entry)
+      drop(entry)
     end
   end
-  drop_watches(self)
   if was_held then lose(self, why, always) end
+end
+
+-- The session has ended: drops all holds. Waiters, and requests to acquire,
+-- continue with the next session.
+local function forget_all(self, why)
+  drop_watches(self)
+  lose_all(self, why, function(entry) entry.target:forget(entry) end)
 end
 
 -- The node of a hold was deleted, but not by this client.
 local function broken(self, entry)
   if not entry.is_held then return end
   entry.target:forget(entry)
-  lose(self, "its node was deleted", is_of(entry))
+  lose(self, "its node was deleted", function(grant)
+    return grant.lock.record.target == entry.target
+      and grant.owner_name == entry.owner
+  end)
 end
 
 -- Watches the node of a hold. The reply also tells whether it exists.
@@ -175,23 +167,8 @@ local function on_dropped(self, why)
   end
 end
 
--- The session may have ended: its holds count as lost. If it is resumed after
--- all, their nodes are deleted.
-local function on_doubt(self)
-  local was_held = false
-  for entry in pairs(self.entries) do
-    if entry.is_held then
-      was_held = true
-      self:leave_later(entry)
-    end
-  end
-  if was_held then
-    lose(self, "its session was not confirmed in time", always)
-  end
-end
-
--- Watches the nodes of holds that have lasted SHORT. Returns when the next one
--- is due.
+-- Watches the nodes of holds that have lasted SHORT.
+-- @treturn number when the next one is due
 local function watch_fresh(self, now)
   local fresh, link = self.fresh, self.connection
   local entry = fresh[fresh.first]
@@ -209,7 +186,11 @@ end
 -- Does what is due. Returns when to call this again.
 local function on_tick(self, now)
   self.bound = self.connection.validity.ends
-  if self.bound <= now then on_doubt(self) end
+  if self.bound <= now then
+    -- The session may have ended: its holds count as lost. If it is resumed
+    -- after all, their nodes are deleted.
+    lose_all(self, UNCONFIRMED, function(entry) self:leave_later(entry) end)
+  end
   if self.connection.is_ready then clean(self, now) end
   local first = self.leases:peek()
   while first and first.deadline <= now do
@@ -237,7 +218,8 @@ function backend.open(host, options, hooks)
     doomed = {},              -- place that is to be deleted -> when to retry
     leases = heap.new(),      -- entries that are held, by the end of the lease
     fresh = { first = 1, last = 0 },  -- entries to be watched, in order
-    foreign = FOREIGN,
+    -- The nodes below the path of a semaphore or mutex, which is no queue.
+    foreign = { locks = "locks", leases = "leases" },
     bound = 0,                -- until when the session is certainly alive
   }, backend)
   self.connection = connection.new(host, options, {
@@ -277,15 +259,12 @@ function backend:sync(deadline)
     if not ok then return nil, code, detail end
     local call = link:sync()
     local err
-    err, code, detail = call:wait(deadline)
+    err, code, detail = nodes.answer(call, deadline, "sync")
+    if err == nil then return nil, code, detail end
     if err == 0 then
       self.bound = link.validity.ends
       if self.bound > self.host.now() then return true, nil, nil, call.sent end
-      link:leave("its session was not confirmed in time")
-    elseif code == "cancelled" or code == "timeout" then
-      return nil, code, detail
-    elseif err and not errors.of(err).ends then
-      return nil, "zookeeper", errors.says(err, "sync")
+      link:leave(UNCONFIRMED)
     end
   end
 end
@@ -302,10 +281,11 @@ function backend:rest() self.connection:rest(end_of(self)) end
 --- Ends the session, which frees all its nodes.
 function backend:close() self.connection:close(end_of(self)) end
 
-local NO_CALL = "client:call sends commands of Redis, and this is ZooKeeper"
-
 --- There are no commands to send.
-function backend.call() return nil, "usage", NO_CALL end
+function backend.call()
+  return nil, "usage",
+    "client:call sends commands of Redis, and this is ZooKeeper"
+end
 
 --- Is one server slower than another? There is one session.
 function backend.has_routes() return false end
@@ -319,7 +299,7 @@ end
 -- paths and values ------------------------------------------------------------
 
 --- The path below the chroot; or nil and why it cannot be one.
-local function path_of(self, name)
+function backend:path_of(name)
   local path = name:sub(1, 1) == "/" and name or "/" .. name
   local fault = path == "/" and "it is the root" or url.fault(path)
   if fault then
@@ -329,11 +309,9 @@ local function path_of(self, name)
   return self.options.chroot .. path
 end
 
-backend.path_of = path_of
-
 -- Returns the path and connects; or nil, code, detail.
 local function reach(self, path, deadline)
-  local full, fault = path_of(self, path)
+  local full, fault = self:path_of(path)
   if not full then return nil, "usage", "bad path " .. fault end
   local ok, code, detail = self.connection:reach(deadline)
   if not ok then return nil, code, detail end
@@ -388,12 +366,9 @@ end
 -- @tparam[opt] table options
 -- @treturn table target
 function backend:bind(policy, name, options)
-  local path, fault = path_of(self, name)
+  local path, fault = self:path_of(name)
   if not path then error("bad name " .. fault, 0) end
-  local class = classes[policy.name]
-  if policy.name == "barrier" then
-    class = require "rlock.zookeeper.barrier"       -- on first use
-  end
+  local class = policy.class and require("rlock.zookeeper." .. policy.class)
   local bound = target.new(self, policy, path, class)
   bound:check(name, options)
   self.targets[policy.name .. path] = bound

@@ -74,15 +74,7 @@ local function encode(log)
 end
 
 -- Wakes the waiters at the next change of the path.
-local function watch(self)
-  local base, link = self.base or self, self.server.connection
-  if base.watched == link.link then return end
-  base.watched = link.link
-  link:watch(base.path, function()
-    base.watched = nil
-    base.server.channels:message(base:channel())
-  end)
-end
+local function watch(self) (self.base or self):watch(self.path) end
 
 -- Reads the log, then the nodes.
 -- @treturn[1] table the log, with its `version`, nil if there is no path;
@@ -191,8 +183,8 @@ local function make(self, deadline, now, id, ms)
   if view.is_ready then ok, code, detail = clear(self, deadline) end
   if not ok then return nil, code, detail end
   local reply
-  reply, code, detail = target.run(self.base, "acquire", deadline, now, id, ms,
-    "1", TRY)
+  reply, code, detail = target.operations.acquire(self.base, deadline, now, id,
+    ms, "1", TRY)
   if not reply then return nil, code, detail end
   if reply[1] == "refused" then return nil, "refused", reply[2] end
   return self.base:held_by(id) or false
@@ -220,21 +212,18 @@ local function note(self, deadline)
   end)
 end
 
--- Does one member precede the other? Curator's members are first, because they
--- enter even if they are surplus.
-local function precedes(a, b)
-  local _, x = place.parse(a)
-  local _, y = place.parse(b)
-  return (x or -1) < (y or -1)
-end
-
 -- Opens a round with the first n members that are entering.
 -- @return true, or nil, code, detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
   local parts = { false }
-  table.sort(names, precedes)
+  -- Curator's members are first, because they enter even if they are surplus.
+  table.sort(names, function(a, b)
+    local _, x = place.parse(a)
+    local _, y = place.parse(b)
+    return (x or -1) < (y or -1)
+  end)
   for i, name in ipairs(names) do
     local ours = is_ours(name)
     if ours and i <= n then log.marks[name] = "+" end
@@ -379,7 +368,8 @@ end
 
 -- operations ------------------------------------------------------------------
 
-local run = {}
+local run = setmetatable({}, { __index = target.operations })
+barrier.operations = run
 
 function run.enter(self, deadline, now, _, _, n, more)
   if n == PLAIN then return set(self, deadline) end
@@ -503,7 +493,7 @@ end
 function run.release(self, deadline, now, id, ...)
   local entry = self:held_by(id)
   if entry then give_up(self, entry.place.node, deadline) end
-  return target.run(self, "release", deadline, now, id, ...)
+  return target.operations.release(self, deadline, now, id, ...)
 end
 
 function run.look(self, deadline, _, wanted)
@@ -522,18 +512,9 @@ function run.look(self, deadline, _, wanted)
 end
 
 function run.remove(self, deadline)
-  local path = self.path
-  local err, code, detail = nodes.ask(self.server, deadline, ops.delete, path,
-    codec.versioned(path))
-  if not err then return nil, code, detail, true end
-  return { err == 0 and "freed" or "free" }
-end
-
---- Runs an operation, see the back end contract.
-function barrier:run(name, ...)
-  local own = run[name]
-  if own then return own(self, ...) end
-  return target.run(self, name, ...)
+  local was_set, code, detail = nodes.delete(self.server, deadline, self.path)
+  if was_set == nil then return nil, code, detail, true end
+  return { was_set and "freed" or "free" }
 end
 
 return barrier

@@ -31,28 +31,27 @@ codec.NO_ID = ("\0"):rep(8)
 local ALL = 31                    -- permissions
 --- Permissions: to set a node, and to delete its children.
 codec.WRITE, codec.DELETE = 2, 8
-local STAT = 68                   -- the bytes of a stat
 local LARGEST = 9007199254740992  -- 2^53
 local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 
 -- writing ---------------------------------------------------------------------
 
 --- A signed integer of 32 bits.
-local function int(n)
+function codec.int(n)
   n = n % 4294967296
   return char(floor(n / 16777216), floor(n / 65536) % 256,
     floor(n / 256) % 256, n % 256)
 end
 
-codec.int = int
+local int = codec.int
 
 --- A string, or bytes; nil differs from "".
-local function text(value)
+function codec.text(value)
   if not value then return int(-1) end
   return int(#value) .. value
 end
 
-codec.text = text
+local text = codec.text
 
 --- The first message of a connection.
 -- @tparam table session  id, password; `timeout` in ms, `seen`: the last
@@ -183,20 +182,14 @@ end
 --  `version`; its `owner`, a session; its number of `children`; `changed`, the
 --  id of the transaction that last made or deleted one, or of its own.
 function Reader:stat()
-  local at = take(self, STAT)
-  if not at then
-    return { created = codec.NO_ID, version = 0, owner = "", children = 0,
-      changed = codec.NO_ID }
-  end
-  local its = codec.reader(self.bytes)
-  its.at = at + 32
-  local version = its:int()
-  its.at = at + 56
-  return {
-    created = sub(self.bytes, at, at + 7), version = version,
-    owner = sub(self.bytes, at + 44, at + 51), children = its:int(),
-    changed = sub(self.bytes, at + 60, at + 67),
-  }
+  local stat = { created = self:id() }
+  take(self, 24)                    -- when it was changed, and both times
+  stat.version = self:int()
+  take(self, 8)                     -- the versions of its children and its ACL
+  stat.owner = self:id()
+  take(self, 4)                     -- the bytes of its data
+  stat.children, stat.changed = self:int(), self:id()
+  return stat
 end
 
 --- Does anyone have a permission for a node that has this access control list?
@@ -213,9 +206,6 @@ function Reader:is_open(permission)
   end
   return self.is_bad
 end
-
---- Was everything that was read well formed?
-function Reader:is_done() return not self.is_bad end
 
 --- The server's first message: the session that it has given.
 -- @treturn table|nil id, password, timeout (ms; 0: there is no such session)
@@ -257,10 +247,9 @@ end
 --- An id of 64 bits as a number, such as a token.
 -- @treturn number|nil nil if this runtime cannot have it exactly
 function codec.number(id)
-  local a, b, c, d = byte(id, 1, 4)
-  local high = ((a * 256 + b) * 256 + c) * 256 + d
-  a, b, c, d = byte(id, 5, 8)
-  local n = high * 4294967296 + (((a * 256 + b) * 256 + c) * 256 + d)
+  local its = codec.reader(id)
+  local high, low = its:int() % 4294967296, its:int() % 4294967296
+  local n = high * 4294967296 + low
   if IS_EXACT or n < LARGEST then return n end
 end
 

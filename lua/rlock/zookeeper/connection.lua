@@ -33,6 +33,7 @@ local PAST = 3                            -- time-outs that end any session
 local LAST_XID = 2147483647
 local LOOKS = 2                           -- polls before it is silent
 local DELETED = 2                         -- type of an event
+local EXPIRED = "the session has expired"
 
 -- A random order, so that clients spread over the servers.
 local function shuffled(list, host)
@@ -70,11 +71,6 @@ function connection.new(host, options, hooks)
     calls = {}, xid = 0, answered = 0,      -- of the connection
     watches = {},            -- path -> list of functions
   }, connection)
-end
-
-local function report(self, level, event, message, why)
-  events.report(self.host, self.options, level, event, message,
-    { server = self.where, reason = why })
 end
 
 -- calls -----------------------------------------------------------------------
@@ -165,8 +161,9 @@ local function drop(self, link, why)
   link.event:set()
   if was_ready then rest(self, link) end
   if was_ready and self.change then
-    report(self, "info", "disconnected",
-      ("lost the connection to %s: %s"):format(self.where, why), why)
+    events.report(self.host, self.options, "info", "disconnected",
+      ("lost the connection to %s: %s"):format(self.where, why),
+      { server = self.where, reason = why })
     self.hooks.on_dropped(why)
   end
   self:wake(0)
@@ -272,25 +269,18 @@ local function greet(self, link, deadline)
   local ok, code, detail = await(self, link, deadline, "first")
   if not ok then return nil, code, detail end
   local session = codec.welcome(link.first)
-  if not session then
-    detail = link.where .. ": this is not a ZooKeeper server"
-  elseif session.is_read_only then
-    detail = link.where .. ": the server is read-only, because it has no quorum"
-  elseif session.timeout == 0 and self.session.id == codec.NO_ID then
-    detail = link.where .. ": the server gives no session"
-  elseif session.timeout == 0 then
-    detail = link.where .. ": the session has expired"
-  end
-  if detail then
-    drop(self, link, detail)
-    if session and session.timeout == 0
-        and self.session.id ~= codec.NO_ID then
-      end_session(self, "the session has expired")
-      return nil, "expired", detail
-    end
-    return nil, "connect", detail
-  end
-  return session, sent
+  local has_none = session and session.timeout == 0
+  local has_expired = has_none and self.session.id ~= codec.NO_ID
+  local fault = not session and "this is not a ZooKeeper server"
+    or session.is_read_only
+      and "the server is read-only, because it has no quorum"
+    or has_expired and EXPIRED
+    or has_none and "the server gives no session"
+  if not fault then return session, sent end
+  detail = ("%s: %s"):format(link.where, fault)
+  drop(self, link, detail)
+  if has_expired then end_session(self, EXPIRED) end
+  return nil, has_expired and "expired" or "connect", detail
 end
 
 -- Logs in.
@@ -419,35 +409,31 @@ end
 -- Has the server been silent for too long? If the process was suspended,
 -- answers may wait in the socket, so the loop polls it first.
 local function is_silent(self)
-  for _ = 1, LOOKS do
+  for look = 0, LOOKS do
+    if look > 0 then self.host.event():pause(0.001) end
     local call = oldest(self)
     if not call or self.host.now() < call.sent + self.silent then
       return false
     end
-    self.host.event():pause(0.001)
   end
-  local call = oldest(self)
-  return call and self.host.now() >= call.sent + self.silent
+  return true
 end
 
--- Sends a write that changes nothing: it checks that there is a root.
-local function confirm(self, root)
-  self:post(codec.ops.multi,
-    codec.multi { { codec.ops.check, codec.versioned(root) } },
-    function(call)
-      if call.err == 0 then self.validity:wrote(call.sent) end
-    end)
-end
-
---- Sends a sync, after a write if one is due. The reply proves that the session
---  is alive, see validity.lua.
+--- Sends a sync, after a write if one is due: a check that there is a root. The
+--  reply proves that the session is alive, see validity.lua.
 -- @tparam[opt] boolean is_idle  do not write
 -- @treturn table call
 function connection:sync(is_idle)
   local now, chroot = self.host.now(), self.options.chroot
   local root = chroot ~= "" and chroot or "/"
   self.next_beat = now + self.timeout * BEAT
-  if not is_idle and self.validity:needs_write(now) then confirm(self, root) end
+  if not is_idle and self.validity:needs_write(now) then
+    self:post(codec.ops.multi,
+      codec.multi { { codec.ops.check, codec.versioned(root) } },
+      function(call)
+        if call.err == 0 then self.validity:wrote(call.sent) end
+      end)
+  end
   return self:post(codec.ops.sync, codec.text(root), function(call)
     if call.err == 0 then self.validity:synced(call.sent, self.host.now()) end
   end)

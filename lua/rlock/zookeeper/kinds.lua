@@ -3,6 +3,7 @@
 --  operations, for messages. Fields of ZooKeeper's kinds:
 --    queue   of its nodes: `mark` and `blocks`, see place.lua
 --    most, leases   of the mutex, see below
+--    class   of a counter's target: its module, loaded on first use
 --    needs, of_session   of counters: their operations' replies, and whether
 --                   permits belong to the session that took them
 --    tells_queue    whether `peek` tells who waits
@@ -24,6 +25,8 @@ end
 -- Tells `acquire` how long the caller waits. One that does not wait leaves the
 -- queue at once.
 local function extra(request) return request end
+
+local function wakes_all() return "all" end
 
 local function kind(fields)
   fields.ops, fields.extra = ops, extra
@@ -71,11 +74,8 @@ all.mutex = kind { name = "mutex", exclusive = true, reenter = false, most = 1,
   queue = { mark = "lock-", blocks = { ["lock-"] = true } },
   leases = { mark = "lease-", blocks = { ["lease-"] = false } } }
 
--- Not a lock: it has its own driver.
-all.semaphore = kind { name = "semaphore", driver = "zookeeper.semaphore" }
-
 -- As the mutex, but the node `limit` says how many leases there may be.
-all.permits = kind { name = "permits", of_session = true,
+all.permits = kind { name = "permits", class = "permits", of_session = true,
   queue = all.mutex.queue, leases = all.mutex.leases,
   needs = {
     acquire = { held = "n", busy = "n" }, release = { freed = "", lost = "" },
@@ -84,14 +84,19 @@ all.permits = kind { name = "permits", of_session = true,
     peek = { free = "nnt", held = "nnt" },
   } }
 
-all.latch = kind { name = "latch", wakes = function() return "all" end,
+-- It has its own driver.
+all.semaphore = kind { name = "semaphore", class = "permits",
+  driver = "zookeeper.semaphore", needs = all.permits.needs,
+  queue = all.mutex.queue, leases = all.mutex.leases }
+
+all.latch = kind { name = "latch", class = "latch", wakes = wakes_all,
   needs = {
     set = { held = "", refused = "s" }, count_down = { held = "n", free = "n" },
     count = { held = "n", free = "n" }, delete = { free = "", freed = "" },
   } }
 
 -- The members of a double barrier do not wait for each other in a queue.
-all.barrier = kind { name = "barrier", wakes = function() return "all" end,
+all.barrier = kind { name = "barrier", class = "barrier", wakes = wakes_all,
   queue = { mark = "member-", blocks = { ["member-"] = false } },
   needs = {
     enter = { held = "n", busy = "nn", lost = "", refused = "s" },

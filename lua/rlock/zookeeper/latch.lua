@@ -29,17 +29,6 @@ end
 
 local function path_of(self) return self.path .. "/latch" end
 
--- Wakes the waiters at the next change of the node, but not at later ones.
-local function watch(self)
-  local link = self.server.connection
-  if self.watched == link.link then return end
-  self.watched = link.link
-  link:watch(path_of(self), function()
-    self.watched = nil
-    self.server.channels:message(self:channel())
-  end)
-end
-
 -- Reads the node.
 -- @treturn[1] table count, version, how often it was `set`, the transaction
 --   that `made` it; and a list of { slot, number }
@@ -146,6 +135,7 @@ local function update(self, deadline, number, change)
 end
 
 local run = {}
+latch.operations = run
 
 function run.set(self, deadline, _, number, _, n)
   local ok, code, detail = self:check_kind(deadline)
@@ -177,7 +167,7 @@ function run.count(self, deadline)
   local is_watched = self.server.channels.list[self:channel()] ~= nil
   local ok, code, detail = self.server.connection:reach(deadline)
   if not ok then return nil, code, detail end
-  if is_watched then watch(self) end
+  if is_watched then self:watch(path_of(self)) end
   local list
   list, code, detail = read(self, deadline, is_watched)
   if list == nil then return nil, code, detail end
@@ -185,14 +175,10 @@ function run.count(self, deadline)
 end
 
 function run.delete(self, deadline)
-  local path = path_of(self)
-  local err, code, detail = nodes.ask(self.server, deadline, codec.ops.delete,
-    path, codec.versioned(path))
-  if not err then return nil, code, detail, true end
-  return { err == 0 and "freed" or "free" }
+  local was_there, code, detail =
+    nodes.delete(self.server, deadline, path_of(self))
+  if was_there == nil then return nil, code, detail, true end
+  return { was_there and "freed" or "free" }
 end
-
---- Runs an operation, see the back end contract.
-function latch:run(name, ...) return run[name](self, ...) end
 
 return latch

@@ -84,14 +84,13 @@ end
 -- @treturn[1] integer how many are taken
 -- @treturn[2] nil, code, detail
 function limit.count(target, deadline)
-  local path = target.path .. "/leases"
-  local now, code, why = limit.read(target, deadline)
-  if now == nil then return nil, code, why end
-  local err, its, detail = nodes.ask(target.server, deadline, ops.children,
-    path, codec.read(path))
-  if not err then return nil, its, detail end
-  local taken = err == 0 and #its:texts() or 0
-  return now and now - taken or 0, taken
+  local now, code, detail = limit.read(target, deadline)
+  if now == nil then return nil, code, detail end
+  local taken
+  taken, code, detail =
+    nodes.children(target.server, deadline, target.path .. "/leases")
+  if not taken then return nil, code, detail end
+  return now and now - #taken or 0, #taken
 end
 
 return limit

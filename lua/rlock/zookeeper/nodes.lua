@@ -9,6 +9,22 @@ local ops = codec.ops
 local UNKNOWN = "no reply: it may have been executed"
 local MALFORMED = "protocol error: a malformed reply"
 
+--- Waits for the answer to a request.
+-- @tparam table call  of connection:post
+-- @tparam number deadline by host.now()
+-- @tparam string path for messages
+-- @treturn[1] integer 0, or errors.NO_NODE
+-- @treturn[1] table a reader of the reply
+-- @treturn[2] boolean false: the connection was lost, so retry
+-- @treturn[3] nil, code, detail
+function nodes.answer(call, deadline, path)
+  local err, its, detail = call:wait(deadline)
+  if err == 0 or err == errors.NO_NODE then return err, its end
+  if its == "cancelled" or its == "timeout" then return nil, its, detail end
+  if not err or errors.of(err).ends then return false end
+  return nil, "zookeeper", errors.says(err, path)
+end
+
 --- Sends a request, and retries until there is a reply.
 -- @tparam table server the back end
 -- @tparam number deadline by host.now()
@@ -24,13 +40,8 @@ function nodes.ask(server, deadline, op, path, body)
     local ok, code, detail = connection:reach(deadline)
     if not ok then return nil, code, detail end
     local err, its
-    err, its, detail = connection:post(op, body):wait(deadline)
-    if err and not errors.of(err).ends then
-      if err == 0 or err == errors.NO_NODE then return err, its end
-      return nil, "zookeeper", errors.says(err, path)
-    elseif its == "cancelled" or its == "timeout" then
-      return nil, its, detail
-    end
+    err, its, detail = nodes.answer(connection:post(op, body), deadline, path)
+    if err ~= false then return err, its, detail end
   end
 end
 
@@ -56,18 +67,22 @@ function nodes.get(server, deadline, path, is_watched)
   end
 end
 
--- The error of a set, and the version that it has made. A multi that has failed
--- has no error in its head.
--- @treturn integer
--- @treturn integer version
--- @treturn boolean whether the first part has failed: the node `own` is gone
-local function outcome(err, its, own)
-  if err ~= 0 then return err, nil, false end
-  if not own then return 0, its:stat().version, false end
-  local list, stat = codec.results(its)
-  local first, second = list[1], list[2]
-  if first == 0 then return second or 0, stat and stat.version, false end
-  return first, nil, first == errors.NO_NODE
+--- Lists the children of a node, none if there is no such node.
+-- @return their names; or nil, code, detail
+function nodes.children(server, deadline, path, is_watched)
+  local err, its, detail = nodes.ask(server, deadline, ops.children, path,
+    codec.read(path, is_watched))
+  if not err then return nil, its, detail end
+  return err == 0 and its:texts() or {}
+end
+
+--- Deletes a node.
+-- @return whether it was there; or nil, code, detail
+function nodes.delete(server, deadline, path)
+  local err, code, detail = nodes.ask(server, deadline, ops.delete, path,
+    codec.versioned(path))
+  if not err then return nil, code, detail end
+  return err == 0
 end
 
 --- Sets the value of a node, once. The server must be connected.
@@ -91,14 +106,21 @@ function nodes.set(server, deadline, path, value, version, own)
   end
   local err, its, detail = server.connection:post(op, body):wait(deadline)
   if not err then return nil, its, detail end
-  local made, is_gone
-  err, made, is_gone = outcome(err, its, own)
+  local list, stat = {}, nil
+  if err == 0 and own then       -- a multi that has failed has no error there
+    list, stat = codec.results(its)
+    err = list[1] == 0 and list[2] or list[1]
+  elseif err == 0 then
+    stat = its:stat()
+  end
   if its.is_bad then
     server.connection:leave(MALFORMED)
     return nil, "closed", UNKNOWN
+  elseif list[1] == errors.NO_NODE then
+    return nil, "lost", "its node is gone: nothing was set"
+  elseif err == 0 then
+    return stat and stat.version
   end
-  if is_gone then return nil, "lost", "its node is gone: nothing was set" end
-  if err == 0 then return made end
   if errors.of(err).ends then return nil, "closed", UNKNOWN end
   return nil, "zookeeper", errors.says(err, path), err
 end

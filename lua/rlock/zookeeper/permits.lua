@@ -18,12 +18,13 @@ function permits:channel(id)
   return target.channel(self, id and id:sub(1, 12))
 end
 
-local run = {}
+local run = setmetatable({}, { __index = target.operations })
+permits.operations = run
 
 -- A permit that is not held may have nodes, so it must be released.
 function run.acquire(self, deadline, now, id, ms)
-  local reply, code, detail, _, sent = target.run(self, "acquire", deadline,
-    now, id, ms, "1")
+  local reply, code, detail, _, sent =
+    target.operations.acquire(self, deadline, now, id, ms, "1")
   if not reply then return nil, code, detail, true end
   if reply[1] == "refused" then return nil, "refused", reply[2] end
   if reply[1] == "busy" then return reply, nil, nil, true end
@@ -59,13 +60,6 @@ function run.peek(self, deadline, now)
   end
   reply[4] = used
   return reply
-end
-
---- Runs an operation, see the back end contract.
-function permits:run(name, ...)
-  local own = run[name]
-  if own then return own(self, ...) end
-  return target.run(self, name, ...)
 end
 
 return permits

@@ -66,8 +66,6 @@ end
 --- The path of its node.
 function place:path() return self.parent .. "/" .. self.node end
 
--- making it -------------------------------------------------------------------
-
 local function took_create(call)
   local self = call.place
   if not call.err or self.create ~= call or errors.of(call.err).ends then
@@ -97,8 +95,6 @@ local function create(self)
   if call.code == "connect" then self.is_in_doubt = nil end     -- not sent
   return call
 end
-
--- looking ---------------------------------------------------------------------
 
 -- Finds our node in a list, after a lost reply.
 local function find(self, names)
@@ -171,10 +167,9 @@ local function look(self, deadline)
   local acl = nodes.ask_access(self.server, self.parent)
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
-  local err, its, detail = list:wait(deadline)
+  local err, its, detail = nodes.answer(list, deadline, self.parent)
   if not err then
-    if its == "cancelled" or its == "timeout" then return nil, its, detail end
-    return false
+    return err, its, detail
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
     local ok, code, why = nodes.make_containers(self.server,
       deadline, self.parent, self.lock)
@@ -182,9 +177,6 @@ local function look(self, deadline)
     return false
   elseif made and made.err ~= 0 then
     return nil, "zookeeper", errors.says(made.err, self.parent)
-  elseif err ~= 0 then
-    if errors.of(err).ends then return false end
-    return nil, "zookeeper", errors.says(err, self.parent)
   end
   local code, why = nodes.refusal(acl, self.parent)
   if code then return nil, code, why end
@@ -206,15 +198,11 @@ local function watch(self, ahead, deadline)
   local path = self.parent .. "/" .. ahead
   start_watch(self, path)
   self.ahead = ahead
-  local err, its, detail =
-    self.connection:post(ops.get, codec.read(path, true)):wait(deadline)
+  local err, code, detail = nodes.answer(
+    self.connection:post(ops.get, codec.read(path, true)), deadline, path)
   if err == 0 then return self.ahead == ahead end
   unwatch(self)
-  if err == nil and (its == "cancelled" or its == "timeout") then
-    return nil, its, detail
-  elseif err and err ~= errors.NO_NODE and not errors.of(err).ends then
-    return nil, "zookeeper", errors.says(err, path)
-  end
+  if err == nil then return nil, code, detail end
   return false
 end
 
@@ -296,8 +284,6 @@ end
 
 --- The connection was lost, and with it the watch.
 function place:dropped() unwatch(self) end
-
--- leaving ---------------------------------------------------------------------
 
 -- Is our node certainly gone?
 local function is_gone(self)

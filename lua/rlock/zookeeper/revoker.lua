@@ -21,8 +21,6 @@ local function mark(server, entry, version)
     server:data(entry.place.owner) .. MARK, version))
 end
 
-local function nothing() end
-
 --- Calls heard(request) for each request, outside of any task.
 -- @tparam table target
 -- @tparam string owner  the name of the holder
@@ -30,7 +28,7 @@ local function nothing() end
 -- @treturn function stops listening
 function revoker.listen(target, owner, heard)
   local entry = target:held_by(owner)
-  if not entry then return nothing end
+  if not entry then return function() end end
   entry.heard = heard
   mark(target.server, entry)
   return function() entry.heard = nil end

@@ -9,63 +9,38 @@
 --  of the others exist already. They delay no other waiter: the first waiter in
 --  the queue stays first, and the next one waits in any case.
 
+local base = require "rlock.counters.semaphore"
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
+local counter = require "rlock.counters.counter"
 local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"
-local naming = require "rlock.naming"
-local place = require "rlock.zookeeper.place"
+local result = require "rlock.counters.deduplication".result
 
-local semaphore = {}
-semaphore.__index = semaphore
+local semaphore = counter.class("semaphore", base)
 
+local yes = counter.yes
 local UNKNOWN = -1                -- milliseconds until permits may be free
-local GATE = { ["lock-"] = true }
-local LEASE = { ["lease-"] = false }
-
---- @tparam table client the public object
--- @tparam string name
-function semaphore.new(client, name)
-  local session = client.session
-  local policy = session.options.backend.load "semaphore"
-  return setmetatable({
-    session = session, record = session:record(client, policy, name),
-  }, semaphore)
-end
-
--- Raises a cancellation.
-local function result(ok, code, detail)
-  if code == "cancelled" then error(detail, 0) end
-  if ok == nil then return nil, code, detail end
-  return ok
-end
 
 local function deadline_of(self)
   return self.session.host.now() + self.session.timeout
 end
 
--- taking ----------------------------------------------------------------------
-
 local Call = call:class()
 
 -- The places of a call: one in the queue, and one for each permit.
 local function prepare(self)
-  local target, server = self.record.target, self.record.target.server
-  local owner = "permit:" .. identity.uuid(server.host)
-  self.channel = target:channel(owner)
-  local function on_wake() server.channels:message(self.channel) end
-  local function new_place(folder, mark, blocks, gate)
-    return place.new(server, { lock = target.path,
-      parent = target.path .. folder, mark = mark, blocks = blocks, gate = gate,
-      owner = self.session.id .. ":0", on_wake = on_wake })
-  end
-  self.gate, self.entries = new_place("/locks", "lock-", GATE), {}
-  for i = 1, self.n do
+  local target, policy = self.record.target, self.record.policy
+  local owner, shown = identity.uuid(self.session.host), self.session.id .. ":0"
+  self.channel, self.entries = target:channel(owner), {}
+  self.gate = target:new_place("/locks", policy.queue, shown, self.channel)
+  for i = 1, self.wants do
+    local its = target:new_place("/leases", policy.leases, shown, self.channel)
+    its.gate = self.gate
     self.entries[i] = { target = target, is_held = false,
-      owner = ("%s:%d"):format(owner, i),
-      place = new_place("/leases", "lease-", LEASE, self.gate) }
-    server.entries[self.entries[i]] = true
+      owner = ("%s:%d"):format(owner, i), place = its }
+    target.server.entries[self.entries[i]] = true
   end
   self.entries[1].gate = self.gate            -- for its watch
 end
@@ -81,29 +56,21 @@ end
 
 function Call:try(deadline)
   if is_waiting(self) then return "busy", UNKNOWN end
-  local target = self.record.target
-  local is_first, code, detail = target:check_kind(deadline)
-  if is_first then
-    is_first, code, detail = self.gate:ask(deadline, self.is_try)
+  local target, first = self.record.target, self.entries[1]
+  local has_it, code, detail = target:check_kind(deadline)
+  if has_it then
+    has_it, code, detail = target.ask_gate(first, deadline, self.is_try)
   end
-  if not is_first then
-    return is_first == false and "busy" or nil, UNKNOWN, code, detail
-  end
-  local most
-  most, code, detail = limit.watch(target, self.gate, deadline)
-  if most == nil then return nil, nil, code, detail end
-  if most == false then return "busy", UNKNOWN end
-  for _, entry in ipairs(self.entries) do
-    entry.place.most = most
-    local has_it
+  for _, entry in ipairs(has_it and self.entries or {}) do
+    entry.place.most = first.place.most
     has_it, code, detail = entry.place:ask(deadline, self.is_try)
     if has_it == false and entry.place:is_shut_out() then
       return self:try(deadline)           -- again from the gate
-    elseif not has_it then
-      return has_it == false and "busy" or nil, UNKNOWN, code, detail
     end
+    if not has_it then break end
   end
-  return "held"
+  if has_it then return "held" end
+  return has_it == false and "busy" or nil, UNKNOWN, code, detail
 end
 
 -- Are all permits of the current session? It may have ended in between.
@@ -133,79 +100,40 @@ end
 -- The call has raised an error, or its job in nginx has died.
 local function give_up(its) finish(its, false) end
 
-local function take(self, wait, n)
-  local its = Call:new { counter = self, n = n, wants = n, is_try = wait == 0,
-    late = ("semaphore %s has fewer than %d permits"):format(
-      naming.show(self.record.name), n) }
+--- Acquires permits. Internal.
+function semaphore:take(wait, n)
+  local its = Call:new { counter = self, wants = tonumber(n),
+    is_try = wait == 0, late = self:late(n) }
   prepare(its)
   local host = self.session.host
   local is_held, code, detail = host.guard(give_up, its, its.wait, its, wait)
-  if is_held and not is_whole(its) then
-    is_held, code, detail = nil, "closed", "the session ended in the meantime"
-  elseif is_held and host.has_gone(host.current()) then
-    is_held, code, detail = nil, "closed", "the task has ended"
-  end
+  local why = is_held and (not is_whole(its)
+    and "the session ended in the meantime"
+    or host.has_gone(host.current()) and "the task has ended")
+  if why then is_held, code, detail = nil, "closed", why end
   finish(its, is_held)
-  return result(is_held, code, detail)
-end
-
-local function take_permits(self, n, wait)
-  if n == 0 then return true end
-  return self.session.host.whole_wait(take, self, wait, n)
-end
-
--- The number of permits and the wait; both are optional.
-local function arguments(n, options, wait, level)
-  if type(n) == "table" then n, options = nil, n end
-  n = check.count(n == nil and 1 or n, "n", 0, level + 1)
-  return tonumber(n), check.of_wait(options, level + 1).wait or wait
-end
-
---- Acquires permits, all or none; waits for them in order of arrival. See
---  rlock.counters.semaphore.
-function semaphore:acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, math.huge, 2)
-  return take_permits(self, n, wait)
-end
-
---- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
-function semaphore:try_acquire(n, options)
-  local wait
-  n, wait = arguments(n, options, 0, 2)
-  return take_permits(self, n, wait)
-end
-
--- releasing -------------------------------------------------------------------
-
--- The permits that this client holds.
-local function held(self)
-  local list = {}
-  for _, entry in pairs(self.record.target.entries) do
-    list[#list + 1] = entry
-  end
-  return list
+  return result(yes, is_held, code, detail)
 end
 
 local function release(self, n)
-  local list, lost, failed, code, detail = held(self), false, false, nil, nil
+  local target, deadline, list = self.record.target, deadline_of(self), {}
+  for _, entry in pairs(target.entries) do list[#list + 1] = entry end
   if n > #list then
     return nil, "not_held", ("this client holds %d of its permits, and "
       .. "cannot release those of others"):format(#list)
   end
-  local target, deadline = self.record.target, deadline_of(self)
   for i = 1, n do target:forget(list[i]) end   -- another task may release, too
+  local was_lost, was_there, code, detail = false, true, nil, nil
   for i = 1, n do
-    local was_there
-    if failed then
+    if was_there == nil then
       target.server:leave_place(list[i].place)
     else
       was_there, code, detail = list[i].place:leave(deadline)
-      failed, lost = was_there == nil, lost or was_there == false
+      was_lost = was_lost or was_there == false
     end
   end
-  if failed then return result(nil, code, detail) end
-  if lost then return nil, "lost", "the node of a permit was deleted" end
+  if was_there == nil then return result(yes, nil, code, detail) end
+  if was_lost then return nil, "lost", "the node of a permit was deleted" end
   return true
 end
 
@@ -221,21 +149,10 @@ function semaphore:release(n)
   return self.session.host.whole(release, self, n)
 end
 
--- setting and counting --------------------------------------------------------
-
---- The number of available permits.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
-function semaphore:available()
-  local n, code, detail = limit.count(self.record.target, deadline_of(self))
-  return result(n, code, detail)
-end
-
 local function set(self, n)
   local is_new, code, detail = limit.make(self.record.target, n,
     deadline_of(self))
-  if is_new == nil then return result(nil, code, detail) end
-  if is_new then return true end
+  if is_new ~= false then return result(yes, is_new, code, detail) end
   local left
   left, code, detail = self:available()
   if not left then return nil, code, detail end
@@ -257,7 +174,7 @@ function semaphore:set(n, options)
 end
 
 local function add(self, n)
-  return result(limit.add(self.record.target, n, deadline_of(self)))
+  return result(yes, limit.add(self.record.target, n, deadline_of(self)))
 end
 
 --- Adds permits, or removes some. Permits that are taken stay valid.
@@ -285,12 +202,4 @@ function semaphore:drain()
   end
 end
 
---- Its state as a table: `state`, `available`, `holders`.
-function semaphore:peek()
-  local n, code, detail = self:available()
-  if not n then return nil, code, detail end
-  return { state = n > 0 and "free" or "held", available = n, holders = {} }
-end
-
-return colon.methods(semaphore, "semaphore",
-  "acquire try_acquire release add set drain available")
+return colon.methods(semaphore, "semaphore", "release add set drain")

@@ -22,10 +22,9 @@ target.__index = target
 
 target.leaves = true                    -- a waiter has a node
 
-local max, min, ops = math.max, math.min, codec.ops
+local max, min = math.max, math.min
 
 local MOST = 100                  -- holders that are looked at
-local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 local UNKNOWN = -1                -- milliseconds until the lock may be free
 
 --- @tparam table server the back end
@@ -45,6 +44,18 @@ end
 --  read/write lock; without an owner, all waiters.
 function target:channel(owner)
   return ("%s#%s %s"):format(self.path, self.policy.name, owner or "")
+end
+
+--- Wakes all waiters at the next change of a node. Call this with the request
+--  that sets the watch.
+function target:watch(path)
+  local link = self.server.connection
+  if self.watched == link.link then return end
+  self.watched = link.link
+  link:watch(path, function()
+    self.watched = nil
+    self.server.channels:message(self:channel())
+  end)
 end
 
 -- The owner's entry, or nil. Drops a hold whose session has ended.
@@ -71,25 +82,34 @@ local function hold_at_peer(self, owner)
   return other and other:held_by(owner)
 end
 
+--- A place in one of its queues.
+-- @tparam string folder  the path of the queue, below that of the lock
+-- @tparam table queue  see kinds.lua
+-- @tparam string owner  for the data of the node
+-- @tparam string channel  of the waiter
+-- @treturn table see place.lua
+function target:new_place(folder, queue, owner, channel)
+  local server, data = self.server, self.policy.data
+  return place.new(server, { lock = self.path, parent = self.path .. folder,
+    mark = queue.mark, blocks = queue.blocks, owner = owner,
+    data = data and data(owner),
+    on_wake = function() server.channels:message(channel) end })
+end
+
 -- Makes an entry. A writer that also reads has the same number as a reader. So
 -- it stays first while it holds either side, as in Curator.
 local function new_entry(self, owner)
-  local server, queue = self.server, self.policy.queue
+  local server, policy = self.server, self.policy
   local entry = { target = self, owner = owner, is_held = false }
-  local writer = self.policy.is_shared and hold_at_peer(self, owner)
-  local function on_wake() server.channels:message(self:channel(owner)) end
-  local function new_place(of, folder)
-    return place.new(server, { lock = self.path,
-      parent = self.path .. folder, mark = of.mark, blocks = of.blocks,
-      on_wake = on_wake, data = self.policy.data and self.policy.data(owner),
-      owner = self.policy.needs and identity.hex(owner) or owner })
-  end
-  if self.policy.leases then
-    entry.gate = new_place(queue, "/locks")
-    entry.place = new_place(self.policy.leases, "/leases")
-    entry.place.gate, entry.place.most = entry.gate, self.policy.most
+  local writer = policy.is_shared and hold_at_peer(self, owner)
+  local shown = policy.needs and identity.hex(owner) or owner
+  local channel = self:channel(owner)
+  if policy.leases then
+    entry.gate = self:new_place("/locks", policy.queue, shown, channel)
+    entry.place = self:new_place("/leases", policy.leases, shown, channel)
+    entry.place.gate, entry.place.most = entry.gate, policy.most
   else
-    entry.place = new_place(queue, "")
+    entry.place = self:new_place("", policy.queue, shown, channel)
     entry.place.beside = writer and writer.place
   end
   self.entries[owner] = entry
@@ -122,9 +142,10 @@ local function is_waiting(entry)
   return not gate or entry.target.policy.most or gate.watching ~= nil
 end
 
--- Asks whether it is the entry's turn in the queue; finds how many leases there
--- may be.
-local function ask_gate(entry, deadline, is_try)
+--- Asks whether it is the entry's turn in the queue, and finds how many leases
+--  there may be.
+-- @return as place:ask
+function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
   if not is_first or entry.target.policy.most then
     return is_first, code, detail
@@ -140,7 +161,7 @@ end
 local function ask_turn(entry, deadline, is_try)
   local gate = entry.gate
   if gate then
-    local is_first, code, detail = ask_gate(entry, deadline, is_try)
+    local is_first, code, detail = target.ask_gate(entry, deadline, is_try)
     if not is_first then return is_first, code, detail end
   end
   local is_first, code, detail = entry.place:ask(deadline, is_try)
@@ -160,8 +181,6 @@ local function hold_until(entry, deadline)
   entry.target.server.connection:wake(deadline)
 end
 
--- requests --------------------------------------------------------------------
-
 --- Checks once that the path of a mutex or counter has no nodes of another
 --  kind. (Other locks see that in the list of their queue.)
 -- @return true, or nil, code, detail
@@ -169,10 +188,10 @@ function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
   end
-  local err, its, detail = nodes.ask(self.server, deadline, ops.children,
-    self.path, codec.read(self.path))
-  if not err then return nil, its, detail end
-  for _, name in ipairs(err == 0 and its:texts() or {}) do
+  local names, code, detail =
+    nodes.children(self.server, deadline, self.path)
+  if not names then return nil, code, detail end
+  for _, name in ipairs(names) do
     local mark = place.parse(name)
     if mark then
       return nil, "refused", ("%s has nodes of another kind of lock (%s)")
@@ -185,8 +204,8 @@ end
 
 -- operations ------------------------------------------------------------------
 
--- They return the reply, or nil, code, detail, and whether the request may have
--- been applied; last, when it was sent.
+-- Return the reply, or nil, code, detail, and whether the request may have been
+-- applied; last, when it was sent.
 local run = {}
 
 -- Makes sure that the session is alive.
@@ -224,7 +243,8 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   if not entry and not self.policy.is_shared
       and hold_at_peer(self, owner) then
-    return { "refused", UPGRADE }
+    return { "refused",
+      "upgrade: this owner reads, and a writer waits for all readers" }
   end
   entry = entry or new_entry(self, owner)
   if is_waiting(entry) then return { "busy", UNKNOWN } end
@@ -291,21 +311,17 @@ end
 
 -- The nodes of a queue, in order.
 local function queue_of(self, path, deadline)
-  local err, its, detail = nodes.ask(self.server, deadline, ops.children, path,
-    codec.read(path))
-  if not err then return nil, its, detail end
-  return queues.sorted(err == 0 and its:texts() or {}, path)
+  local names, code, detail = nodes.children(self.server, deadline, path)
+  if not names then return nil, code, detail end
+  return queues.sorted(names, path)
 end
 
 -- Reads a node of a list: its `data`, and `created`.
 -- @return whether it is there; or nil, code, detail
 local function read(self, node, deadline)
-  local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
-    codec.read(node.path))
-  if not err then return nil, its, detail end
-  if err ~= 0 then return false end
-  node.data = its:text() or ""
-  node.created = codec.number(its:stat().created)
+  local data, version, made = nodes.get(self.server, deadline, node.path)
+  if not data then return data, version, made end
+  node.data, node.created = data, codec.number(made)
   return true
 end
 
@@ -314,31 +330,25 @@ end
 -- @return the nodes, how many wait, and the list of both unless waiting has a
 --   queue of its own; or nil, code, detail
 function target:holders(deadline)
-  local path = self.path .. (self.policy.leases and "/leases" or "")
+  local policy = self.policy
+  local path = self.path .. (policy.leases and "/leases" or "")
   while true do
     local list, code, detail = queue_of(self, path, deadline)
     if not list then return nil, code, detail end
-    local policy = self.policy
-    local holders, is_there = queues.holders(list,
-      policy.most or policy.needs and #list), true
+    local holders = queues.holders(list, policy.most or policy.needs and #list)
+    local waiting, is_there = #list - #holders, true
     for i = 1, min(#holders, MOST) do
       is_there, code, detail = read(self, holders[i], deadline)
       if is_there == nil then return nil, code, detail end
       if not is_there then break end
     end
-    local waiting = #list - #holders
-    if is_there and self.policy.most then
+    if is_there and policy.most then
       list, code, detail = queue_of(self, self.path .. "/locks", deadline)
       if not list then return nil, code, detail end
       waiting = #list
     end
     if is_there then return holders, waiting, list end
   end
-end
-
--- Milliseconds until a hold of ours would end if the client died now.
-local function left_of(entry, now)
-  return max(0, (min(entry.deadline, entry.target.server.bound) - now) * 1000)
 end
 
 -- Who made a node, as text; then the name of its client's connections.
@@ -381,8 +391,11 @@ function run.peek(self, deadline, now, owner)
       token = token or node.created
     end
   end
-  return { list[1] and "held" or "free",
-    mine > 0 and left_of(entry, now) or UNKNOWN, mine, list,
+  local left = UNKNOWN           -- until ours would end if the client died now
+  if mine > 0 then
+    left = max(0, (min(entry.deadline, self.server.bound) - now) * 1000)
+  end
+  return { list[1] and "held" or "free", left, mine, list,
     { "token", token or false, "waiting", waiting, "identities", identities,
       "queue", queue } }
 end
@@ -395,17 +408,19 @@ function run.break_(self, deadline, _, token)
     return { "refused", "the hold with that token is over" }
   end
   for _, node in ipairs(holders) do
-    local err
-    err, code, detail = nodes.ask(self.server, deadline, ops.delete, node.path,
-      codec.versioned(node.path))
-    if not err then return nil, code, detail, true end
+    local was_there
+    was_there, code, detail = nodes.delete(self.server, deadline, node.path)
+    if was_there == nil then return nil, code, detail, true end
   end
   return { "freed" }
 end
 
+--- The operations by name; those of a counter's class differ.
+target.operations = run
+
 --- Runs an operation, see the back end contract.
 function target:run(name, deadline, now, a, b, c, more)
-  return run[name](self, deadline, now, a, b, c, more)
+  return self.operations[name](self, deadline, now, a, b, c, more)
 end
 
 -- its server ------------------------------------------------------------------
@@ -429,8 +444,7 @@ function target:announce(deadline, owner, text)
     ok, code, detail = nodes.set(server, deadline, queued:path(),
       server:data(queued.owner) .. " " .. text)
   end
-  if not ok then return nil, code, detail end
-  return true
+  return ok and true, code, detail
 end
 
 --- The module that delivers release requests: ask, listen.
@@ -439,14 +453,10 @@ function target.requests() return require "rlock.zookeeper.revoker" end
 --- Posts nothing: each request needs a task.
 function target.post() return false end
 
-function target:where() return self.server.where end
-
 --- The server and the path, by which several locks are sorted.
 function target:address() return self.server.where, self.path end
 
 function target:route() return self.server end
-
-function target:is_connected() return self.server.connection.is_ready end
 
 function target:is_closed() return self.server.connection.is_closed end
 

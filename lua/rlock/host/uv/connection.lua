@@ -8,8 +8,7 @@ local connection = {}
 local Connection = {}
 Connection.__index = Connection
 
-local callback, free_id, take_id =
-  tasks.callback, tasks.free_id, tasks.take_id
+local callback, free_id, take_id = tasks.callback, tasks.free_id, tasks.take_id
 local begin, await = tasks.begin, tasks.await
 
 --- Sends one command and waits for its reply.
@@ -97,12 +96,10 @@ function Connection:listen(verb, channel)
   return self.raw:listen(verb, channel)
 end
 
-local CLOSED = "the connection was closed"
-
 --- Closes the connection. Commands in flight fail with "closed".
 -- @tparam[opt] string why their detail
 function Connection:close(why)
-  tasks.fail(self.raw:close(), "closed", why or CLOSED)
+  tasks.fail(self.raw:close(), "closed", why or "the connection was closed")
   self:free_ids()
 end
 
@@ -110,24 +107,6 @@ function Connection:free_ids()
   if self.lost_id then free_id(self.lost_id) end
   if self.message_id then free_id(self.message_id) end
   self.lost_id, self.message_id = nil, nil
-end
-
--- Waits for the connection to be established.
-local function established(self, options)
-  local id, code, detail = begin()
-  if not id then return nil, code, detail end
-  local raw
-  raw, code, detail = core.connect(id, {
-    host = options.host, port = options.port, path = options.path,
-    tls = options.tls, timeout = options.timeout, silent = options.silent,
-    lost = self.lost_id, message = self.message_id,
-  })
-  if not raw then return nil, code, detail end
-  self.raw = raw
-  local ok
-  ok, code, detail = await(true)
-  if not ok then tasks.fail(raw:close(), code, detail) end
-  return ok, code, detail
 end
 
 --- Opens a connection, sends the handshake, and queries the connection's
@@ -145,12 +124,20 @@ function connection.open(options)
     if options.lost then options.lost(detail) end
   end)
   if options.message then self.message_id = callback(options.message) end
-  local ok, code, detail = established(self, options)
-  if not ok then
-    self:free_ids()
-    return nil, code, detail
+  local id, code, detail = begin()
+  if id then
+    self.raw, code, detail = core.connect(id, {
+      host = options.host, port = options.port, path = options.path,
+      tls = options.tls, timeout = options.timeout, silent = options.silent,
+      lost = self.lost_id, message = self.message_id,
+    })
   end
-  return self:shake_hands(options)
+  local ok
+  if self.raw then ok, code, detail = await(true) end
+  if ok then return self:shake_hands(options) end
+  if self.raw then tasks.fail(self.raw:close(), code, detail) end
+  self:free_ids()
+  return nil, code, detail
 end
 
 local function load_seal() return require "rlock.redis.seal" end -- on first use
@@ -164,13 +151,6 @@ function Connection:shake_hands(options)
   return nil, code == "refused" and "connect" or code, detail
 end
 
--- The connection's identity, or nil, code, detail.
-local function identify(self, ms)
-  local seal = load_seal()
-  local replies, codes, details = self:pipeline(ms, seal.queries)
-  return seal.identity(replies, codes, details, 1)
-end
-
 --- Queries the connection's identity, if that is unknown, and seals the
 --  connections that were lost before.
 -- @tparam integer ms   deadline of each command
@@ -179,7 +159,9 @@ end
 function Connection:make_ready(ms, seals)
   local code, detail
   if not self.identity then
-    self.identity, code, detail = identify(self, ms)
+    local seal = load_seal()
+    local replies, codes, details = self:pipeline(ms, seal.queries)
+    self.identity, code, detail = seal.identity(replies, codes, details, 1)
     if not self.identity then return nil, code, detail end
   end
   local ok

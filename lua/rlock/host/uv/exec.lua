@@ -22,8 +22,6 @@ local MARGIN, MOST_MARGIN = 0.1, 0.5
 local Run = {}
 Run.__index = Run
 
--- deadlines ---------------------------------------------------------------
-
 -- The soft and the hard deadline.
 local function times(self)
   local soft, hard = huge, huge
@@ -60,7 +58,6 @@ end
 
 -- The lock is certainly lost, so the grace period begins now.
 local function lose(self)
-  if self.lost then return end
   report_loss(self)
   if self.on_lost == "ignore" then return end
   local now = host.now()
@@ -69,19 +66,16 @@ local function lose(self)
   set_deadlines(self, now, min(self.hard, now + grace))
 end
 
-local function renew(self, left)
-  local ends = host.now() + left
-  if ends <= self.ends + GROWN then return end
-  self.ends, self.at_risk = ends, false
-  emit(self, "renewed", { valid = left })
-  set_deadlines(self, times(self))
-end
-
 local function watch(self)
   if not self.lock or self.lost then return end
   local left, state = self.lock:valid_for(), self.lock:state()
   if left <= 0 or state == "lost" then return lose(self) end
-  renew(self, left)
+  local ends = host.now() + left
+  if ends > self.ends + GROWN then
+    self.ends, self.at_risk = ends, false
+    emit(self, "renewed", { valid = left })
+    set_deadlines(self, times(self))
+  end
   if state == "at_risk" then report_risk(self, left) end
 end
 
@@ -165,23 +159,17 @@ function Run:send(number) self.job:signal(number) end
 --- Call this when the process is continued after a stop.
 function Run:resume() self.job:resume() end
 
--- The task is being unwound: ends the command before its lock is released.
-local function finish(self)
+--- If the task is being unwound, ends the command before its lock is released.
+function Run:__close()
   local deadline = host.now() + min(self.kill_after, UNWIND)
-  self:send(host.signals.TERM)
+  if not self.is_gone then self:send(host.signals.TERM) end
   while not self.is_gone and host.now() < deadline do
     attend(self, deadline - host.now())
   end
-  self:send(host.signals.KILL)
+  if not self.is_gone then self:send(host.signals.KILL) end
   while not self.is_gone do attend(self, 1) end
-end
-
-function Run:__close()
-  if not self.is_gone then finish(self) end
   self.job:close()
 end
-
--- starting ----------------------------------------------------------------
 
 local function signal_of(on_lost)
   if on_lost == "kill" then return nil end
@@ -197,14 +185,8 @@ function exec.is_reaction(text)
 end
 
 -- hold_at_most is the time until the signal; without a signal, until the kill.
-local function set_over(self, hold_at_most)
-  self.over_soft = hold_at_most and host.now() + hold_at_most or huge
-  self.over = self.over_soft
-  if self.on_lost ~= "kill" then self.over = self.over + self.kill_after end
-end
-
 local function new_run(options)
-  local lock = options.lock
+  local lock, most = options.lock, options.hold_at_most
   local left = lock and lock:valid_for() or huge
   local self = setmetatable({
     lock = lock, on_lost = options.on_lost or "term", ends = host.now() + left,
@@ -212,7 +194,9 @@ local function new_run(options)
     margin = min(MARGIN * left, MOST_MARGIN),
     kill_after = options.kill_after or min(KILL_AFTER, left / 3),
   }, Run)
-  set_over(self, options.hold_at_most)
+  self.over_soft = most and host.now() + most or huge
+  self.over = self.over_soft
+  if self.on_lost ~= "kill" then self.over = self.over + self.kill_after end
   return self, left
 end
 
@@ -266,21 +250,18 @@ local check_options = check.table({
   no_input = check.type "boolean", foreground = check.type "boolean",
 }, "a table such as { lock = lock }", "rlock.exec")
 
-local function list_of(env)
-  local list = {}
-  for name, value in pairs(env or {}) do
-    list[#list + 1] = value and ("%s=%s"):format(name, value) or name
-  end
-  return list
-end
-
 local FAREWELL = "rlock: guard: kills %s: past its deadline for the lock\n"
 
+-- The options of `start`.
 local function with_defaults(words, given)
-  local options = {}
-  for name, value in pairs(given) do options[name] = value end
-  options.env = list_of(given.env)
-  options.farewell = FAREWELL:format((words[1]:gsub("%c", "?")))
+  local options = { env = {},
+    farewell = FAREWELL:format((words[1]:gsub("%c", "?"))) }
+  for name, value in pairs(given) do
+    if name ~= "env" then options[name] = value end
+  end
+  for name, value in pairs(given.env or {}) do
+    table.insert(options.env, value and ("%s=%s"):format(name, value) or name)
+  end
   return options
 end
 

@@ -24,17 +24,15 @@ function frames.open(options)
     options.lost(detail)
   end)
   local id, code, detail = tasks.begin()
-  local ok = id and true
-  if ok then
+  if id then
     self.raw, code, detail = core.frames(id, {
       host = options.host, port = options.port, tls = options.tls,
       timeout = options.timeout, limit = not options.is_plain and LIMIT or nil,
-      frame = self.frame_id,
-      lost = self.lost_id,
+      frame = self.frame_id, lost = self.lost_id,
     })
-    ok = self.raw ~= nil
   end
-  if ok then ok, code, detail = tasks.await(true) end
+  local ok
+  if self.raw then ok, code, detail = tasks.await(true) end
   if ok then return self end
   self:close()
   return nil, code, detail

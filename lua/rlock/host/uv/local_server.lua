@@ -15,10 +15,7 @@ local PATIENCE = 3          -- seconds for a connection or a reply
 local MAX_PATH = 107        -- bytes of a unix socket's path
 local SERVERS = { "redis-server", "valkey-server" }
 
--- paths ----------------------------------------------------------------------
-
--- An absolute folder from the environment. (A relative one would depend on the
--- process.)
+-- A folder from the environment; a relative one would depend on the process.
 local function folder_of(variable)
   local folder = os.getenv(variable)
   if folder and folder:find("^/") then return (folder:gsub("(.)/+$", "%1")) end
@@ -28,11 +25,8 @@ end
 -- @tparam table host
 function local_server.paths(host)
   local folder = folder_of("XDG_RUNTIME_DIR")
-  if folder then
-    folder = folder .. "/rlock"
-  else
-    folder = ("%s/rlock-%d"):format(folder_of("TMPDIR") or "/tmp", host.uid())
-  end
+  folder = folder and folder .. "/rlock"
+    or ("%s/rlock-%d"):format(folder_of("TMPDIR") or "/tmp", host.uid())
   return {
     folder = folder, socket = folder .. "/redis.sock",
     lock = folder .. "/start.lock", log = folder .. "/redis.log",
@@ -62,8 +56,6 @@ local function check_folder(host, paths, make)
   return refuse("%s; it must be your own folder, with mode 700, or set "
     .. "XDG_RUNTIME_DIR to another folder", detail)
 end
-
--- requests -------------------------------------------------------------------
 
 -- A connection; false if there is no server; nil, code, detail if unknown.
 local function reach(host, paths)
@@ -112,21 +104,16 @@ function local_server.command(host, ...)
   return reply
 end
 
--- starting it ----------------------------------------------------------------
-
-local function arguments(paths)
-  return {
+local function spawn_server(host, paths, guard)
+  local args = {
     "--port", "0", "--unixsocket", paths.socket, "--unixsocketperm", "700",
     "--save", "", "--appendonly", "no", "--dir", paths.folder,
     "--daemonize", "no", "--maxmemory-policy", "noeviction",
   }
-end
-
-local function spawn_server(host, paths, guard)
   os.remove(paths.log)
   for _, file in ipairs(SERVERS) do
     local process, code, detail = host.process {
-      file = file, args = arguments(paths), detached = true,
+      file = file, args = args, detached = true,
       stdin = "null", stdout = paths.log, stderr = paths.log, keep = guard,
     }
     if process then return process end
@@ -209,8 +196,6 @@ function local_server.start(host, options)
   options.path, options.db = paths.socket, options.db or 0
   return options
 end
-
--- stopping it ----------------------------------------------------------------
 
 -- Removes the folder, unless another process has started a server in it. A
 -- server keeps the lock while it lives, so holding it proves that none runs.

@@ -12,8 +12,6 @@ local AGAIN = 0.2           -- seconds within which signals count as one
 local plain_exit = os.exit
 local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
--- signals --------------------------------------------------------------------
-
 local signalled_at
 local interceptor           -- is called at SIGINT, instead
 local take
@@ -36,8 +34,6 @@ local function end_by(status)
   signalled_at = signalled_at or now
   host.exit(status)
 end
-
--- os.exit --------------------------------------------------------------------
 
 -- The stack depth of the frame at this level of the caller, and of the nearest
 -- pcall below it; 0 if only a task's own first frame is one.
@@ -99,14 +95,12 @@ local function is_in(source, place)
   return source:sub(1, #place) == place and source:find("^[./]", #place + 1)
 end
 
--- Is this one of rlock's own functions? Those must not be interrupted.
-local function is_ours(fn)
-  return is_in(fn.source, LIBRARY) or tools and is_in(fn.source, tools)
-end
-
--- A signal unwinds the running task, if it is in the program's code.
+-- A signal unwinds the running task, if it is in the program's code: rlock's
+-- own functions must not be interrupted.
 local function interrupt(number)
-  if take or host.is_unwinding() or is_ours(debug.getinfo(2, "S")) then
+  local source = debug.getinfo(2, "S").source
+  if take or host.is_unwinding() or is_in(source, LIBRARY)
+      or tools and is_in(source, tools) then
     return
   end
   if 128 + number == SIGNALS.INT and interceptor then
@@ -146,8 +140,6 @@ local function wrap(fn)
   return function(...) return unwrapped(co, host.resume(co, ...)) end
 end
 
--- assert ---------------------------------------------------------------------
-
 local failed = {}                       -- the last failed assert
 
 --- Adds the detail to a message that ends with the code of a failed assert.
@@ -159,8 +151,6 @@ function shutdown.explained(message)
   if (": " .. first):sub(-#code) ~= code then return message end
   return first .. ": " .. failed.detail .. rest
 end
-
--- installing -----------------------------------------------------------------
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,

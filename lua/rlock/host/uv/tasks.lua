@@ -278,12 +278,6 @@ function on_alarm()
   set_alarm(now)
 end
 
-local function set_timeout(event, deadline)
-  event.deadline = deadline
-  timeouts:push(event)
-  if deadline < alarm_at then set_alarm(core.now()) end
-end
-
 -- Suspends the task. Its frame lives as long as the wait, so it is kept small.
 local function suspended(event, task)
   event.waiter, task.wait_of = task, event
@@ -306,7 +300,9 @@ function Event:pause(seconds)
   end
   if seconds and seconds < 1e9 then
     if seconds <= 0 then return false end
-    set_timeout(self, core.now() + seconds)
+    self.deadline = core.now() + seconds
+    timeouts:push(self)
+    if self.deadline < alarm_at then set_alarm(core.now()) end
   end
   return suspended(self, task)
 end
@@ -364,16 +360,12 @@ local function run_ready()
   first, last = 1, 0
 end
 
-local function cancel_all(why)
-  for _, task in ipairs(receivers) do
-    if task.co and not task.daemon then task:cancel(why) end
-  end
-end
-
 local function check_for_end()
   if ending and not ending.begun then
     ending.begun = true
-    cancel_all("the program ends")
+    for _, task in ipairs(receivers) do
+      if task.co and not task.daemon then task:cancel "the program ends" end
+    end
     local id = tasks.callback(function() ending.is_over = true core.stop() end)
     ending.grace = core.timer(id, GRACE * 1000)
     run_ready()
@@ -464,14 +456,6 @@ local function loop_until_over()
   return true
 end
 
--- Keeps tasks that did not end in time from prolonging a later run.
-local function abandon_the_rest()
-  for _, task in ipairs(receivers) do
-    if task.co then task.daemon = true end
-  end
-  alive = 0
-end
-
 --- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
 --  task has failed, or `exit` is called.
 -- @tparam function fn
@@ -486,7 +470,11 @@ function tasks.run(fn, ...)
   local stopped = ending
   if stopped and stopped.grace then stopped.grace:close() end
   ending = nil
-  abandon_the_rest()
+  -- Tasks that did not end in time do not prolong a later run.
+  for _, task in ipairs(receivers) do
+    if task.co then task.daemon = true end
+  end
+  alive = 0
   if not ok then return nil, 1, message end
   if stopped then return nil, stopped.status, stopped.message end
   return true, main.results

@@ -103,15 +103,10 @@ local function connect(self, deadline)
   if not connection or connection.is_pool then
     return connection, code, detail
   end
-  local why_lost
-  connection, code, detail = node:open(function(why)
-    node:report("info", "disconnected", ("lost a connection to %s: %s"):format(
-      node.where, why), { reason = why })
-    why_lost = why
-    self:forget()
-  end)
+  connection, code, detail =
+    node:open_reported("a connection", function() self:forget() end)
   if not connection then return nil, code, detail end
-  if why_lost then return nil, "closed", why_lost end
+  if connection.why_lost then return nil, "closed", connection.why_lost end
   self.connection = connection
   local ok
   ok, code, detail = connection:make_ready(node.connect_ms, node.seals)
@@ -176,11 +171,6 @@ end
 local function time_for_wait(self, ms)
   local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
   return max(1, min(self.wanted.ms, floor(most)))
-end
-
--- Has the server executed what was sent, and only WAIT has not ended?
-local function awaits_replicas(self)
-  return self.mark and self.replies[self.mark] ~= nil
 end
 
 local function unconfirmed_by(self)
@@ -358,29 +348,25 @@ local function result(self, request)
     local woken, code, unwind = request.event:pause(max(limit, 0))
     if woken == nil then return nil, code, unwind end
     local problem = not request.is_sent and self.node.problem
-    if not woken and request.is_confirmed and awaits_replicas(self) then
-      return nil, "replicas", unconfirmed_by(self)
+    if not woken and request.is_confirmed
+        and self.mark and self.replies[self.mark] ~= nil then
+      return nil, "replicas", unconfirmed_by(self)    -- only WAIT has not ended
+    elseif not woken and problem then
+      return nil, problem.code, problem.detail
+    elseif not woken then
+      return nil, "timeout", "no answer in time"
     end
-    if not woken and problem then return nil, problem.code, problem.detail end
-    if not woken then return nil, "timeout", "no answer in time" end
   end
   return request.reply, request.code, request.detail, request.sent
 end
 
--- Operations that change nothing that must survive a failover; some need no
--- dedicated connection.
-local unconfirmed = { release = true, leave = true }
-local direct = { peek = true, count = true, refresh = true }
+--- The operations that bypass these connections. They have no owner whose
+--  requests must stay in order, and change nothing that must survive a
+--  failover. A heartbeat queued behind a WAIT would be late.
+replicas.direct = { peek = true, count = true, refresh = true }
 
---- Does this operation bypass these connections? It has no owner whose requests
---  must stay in order, and changes nothing that must survive a failover. A
---  heartbeat queued behind a WAIT would be late.
--- @tparam table op
-function replicas.is_direct(op) return direct[op.op] == true end
-
---- Must this operation be confirmed?
--- @tparam table op
-function replicas.must_confirm(op) return not unconfirmed[op.op] end
+--- Those that need no confirmation, for the latter reason.
+replicas.unconfirmed = { release = true, leave = true }
 
 --- Sends one command, as node:call.
 -- @tparam number deadline by host.now(), also for the confirmation

@@ -209,7 +209,7 @@ return {
     'if its_owner == owner and args[3] == "1" then', "its token changes" },
   { "a renewal that forgets the token", "fenced_readwrite",
     "rlock/policy/token_key.lua",
-    'if verdict == "held" then prolong_token(keys, args[2]) end', "",
+    'elseif verdict == "held" then\n        prolong_token(keys, args[2])', "",
     "its token changes" },
   { "a release that leaves the token to the next hold", "fenced_simple",
     "rlock/policy/token_key.lua", 'redis.call("del", key_of_token(keys))\n'

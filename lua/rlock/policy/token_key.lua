@@ -13,7 +13,6 @@ local token_key = {}
 -- Where the token of a hold is stored, see fencing.of.
 local function place_of(token_at, kind)
   local place, kind_name, bare_peek = {}, kind.name, kind.server.peek
-  local release_of_kind, renew_of_kind = kind.server.release, kind.server.renew
 
   local function key_of_token(keys)
     return keys[token_at] .. ":" .. kind_name
@@ -48,8 +47,25 @@ local function place_of(token_at, kind)
 
   place.standing = standing_token
 
+  -- An operation of the kind, or nil, that also does with the token what its
+  -- verdict means.
+  local function with_token(op_of_kind)
+    return op_of_kind and function(keys, args)
+      local reply = op_of_kind(keys, args)
+      local verdict = type(reply) == "table" and reply[1] or reply
+      if verdict == "freed" then
+        redis.call("del", key_of_token(keys))
+      elseif verdict == "kept" then
+        redis.call("pexpire", key_of_token(keys), args[2])
+      elseif verdict == "held" then
+        prolong_token(keys, args[2])
+      end
+      return reply
+    end
+  end
+
   function place.add_to(server)
-    local acquire_with_token, break_with_token = server.acquire, server.break_
+    local acquire_with_token = server.acquire
 
     function server.acquire(keys, args)
       local _, owner = recorded_token(keys)
@@ -59,33 +75,9 @@ local function place_of(token_at, kind)
       return acquire_with_token(keys, args)
     end
 
-    function server.release(keys, args)
-      local reply = release_of_kind(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "freed" then
-        redis.call("del", key_of_token(keys))
-      elseif verdict == "kept" then
-        redis.call("pexpire", key_of_token(keys), args[2])
-      end
-      return reply
+    for _, op in ipairs { "release", "renew", "break_" } do
+      server[op] = with_token(server[op])
     end
-
-    function server.renew(keys, args)
-      local reply = renew_of_kind(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "held" then prolong_token(keys, args[2]) end
-      return reply
-    end
-
-    function server.break_(keys, args)
-      local reply = break_with_token(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "freed" then redis.call("del", key_of_token(keys)) end
-      return reply
-    end
-
-    if not renew_of_kind then server.renew = nil end
-    if not break_with_token then server.break_ = nil end
   end
 
   return place

@@ -173,8 +173,7 @@ end
 local function check_extra(list)
   local ok = list == nil or type(list) == "table"
   for i = 1, ok and list and #list or 0 do
-    local kind = type(list[i])
-    ok = ok and (kind == "string" or kind == "number")
+    ok = ok and (type(list[i]) == "string" or type(list[i]) == "number")
   end
   return not ok and "must return a list of strings and numbers"
 end
@@ -195,16 +194,6 @@ end
 
 -- compiling it ---------------------------------------------------------------
 
-local function compiled(def, op)
-  return require("rlock.script").compile(def.name, op, def.server[op])
-end
-
-local function compile_all(def)
-  local ops = {}
-  for _, op in ipairs(names_of(def.server)) do ops[op] = compiled(def, op) end
-  return ops
-end
-
 -- Is this one of our own policies, or a side of one?
 local function is_built_in(def)
   local own = package.loaded["rlock.policy." .. def.name:match("^[^.]*")]
@@ -212,13 +201,13 @@ local function is_built_in(def)
     and (def == own or def == own.read or def == own.write)
 end
 
--- Compiles an operation when it is first used.
+-- Compiles each operation when it is first read.
 local function compile_on_demand(def)
   return setmetatable({}, { __index = function(ops, op)
-    if def.server[op] then
-      ops[op] = compiled(def, op)
-      return ops[op]
-    end
+    local fn = def.server[op]
+    local its = fn and require("rlock.script").compile(def.name, op, fn)
+    ops[op] = its
+    return its
   end })
 end
 
@@ -249,8 +238,10 @@ local function prepared(def)
 end
 
 local function operations(def)
-  if not is_built_in(def) then return compile_all(def) end
-  return prepared(def) or compile_on_demand(def)
+  if is_built_in(def) then return prepared(def) or compile_on_demand(def) end
+  local ops = compile_on_demand(def)
+  for _, op in ipairs(names_of(def.server)) do ops[op] = ops[op] end
+  return setmetatable(ops, nil)
 end
 
 -- The error in a definition, or nil.

@@ -194,27 +194,23 @@ local function sender_of(self, deadline, failures)
   }
 end
 
-local function release_batch(self, batch, failures)
-  failures.n, failures.why = 0, nil
-  batch:send()
-  if failures.n == 0 then return end
-  self:report("warn", "not_released", ("%d locks could not be released; their "
-    .. "leases end them (%s)"):format(failures.n, failures.why),
-    { count = failures.n, reason = failures.why })
-end
-
 -- Releases the grants of one route.
 local function release_on(self, list, deadline)
-  local failures = {}
-  local sender = sender_of(self, deadline, failures)
   for first = 1, #list, BATCH do
+    local failures = { n = 0 }
     local batch = self.server:batch {
-      route = list.route, name = "release", is_final = true, sender = sender,
+      route = list.route, name = "release", is_final = true,
+      sender = sender_of(self, deadline, failures),
     }
     for i = first, math.min(first + BATCH - 1, #list) do
       batch[#batch + 1] = list[i]
     end
-    release_batch(self, batch, failures)
+    batch:send()
+    if failures.n > 0 then
+      self:report("warn", "not_released", ("%d locks could not be released; "
+        .. "their leases end them (%s)"):format(failures.n, failures.why),
+        { count = failures.n, reason = failures.why })
+    end
   end
 end
 

@@ -25,13 +25,6 @@ function effect.collect(fn)
   return commands
 end
 
--- What a back end needs to know of a grant.
-local function guard_of(granted)
-  local record = granted.lock.record
-  return { target = record.target, policy = record.policy, name = record.name,
-    owner_name = granted.owner_name }
-end
-
 -- Makes the watchdog check a hold on the server at once.
 local function suspect(granted, why)
   local its = granted.lock
@@ -47,7 +40,11 @@ end
 --   to raise
 function effect.run(grants, commands)
   local guards = {}
-  for i, granted in ipairs(grants) do guards[i] = guard_of(granted) end
+  for i, granted in ipairs(grants) do
+    local record = granted.lock.record
+    guards[i] = { target = record.target, policy = record.policy,
+      name = record.name, owner_name = granted.owner_name }
+  end
   local target, session = guards[1].target, grants[1].lock.session
   if not target.effect then
     return nil, "usage", grants[1]:show()

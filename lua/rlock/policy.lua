@@ -107,14 +107,6 @@ local fields = {
 -- Former names of fields, which policies of users may still have.
 local FORMER = { twin = "peer", restates = "reasserts" }
 
-local function rename_fields(def)
-  for old, new in pairs(FORMER) do
-    if def[old] ~= nil and def[new] == nil then
-      def[new], def[old] = def[old], nil
-    end
-  end
-end
-
 local function check_fields(def)
   for _, key in ipairs(names_of(def)) do
     local kind, value = fields[key], def[key]
@@ -286,7 +278,11 @@ function policy.load(which, level)
   elseif type(def) == "table" and loaded[def] then
     return loaded[def]
   end
-  if type(def) == "table" then rename_fields(def) end
+  for old, new in pairs(type(def) == "table" and FORMER or {}) do
+    if def[old] ~= nil and def[new] == nil then
+      def[new], def[old] = def[old], nil
+    end
+  end
   local fault = check(which, def)
   if fault then
     local home = home_of(which, def)

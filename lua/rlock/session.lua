@@ -17,14 +17,6 @@ session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
 
--- The name of the client's connections; nil: its own name only.
-local function connection_name(host, id, options)
-  if options.identity == false or not host.process_identity then return nil end
-  local who = host.process_identity()
-  who.id, who.name = id, options.name
-  return identity.encode(who)
-end
-
 -- Opens the server of the client's back end.
 local function open_server(self)
   return self.options.backend.open(self.host, self.options, {
@@ -47,7 +39,11 @@ end
 --   timeout (seconds); this sets `connection_name`
 function session.new(host, options)
   local id = identity.uuid(host)
-  options.connection_name = connection_name(host, id, options)
+  if options.identity ~= false and host.process_identity then
+    local who = host.process_identity()
+    who.id, who.name = id, options.name
+    options.connection_name = identity.encode(who)
+  end                                   -- else only its own name
   local self = setmetatable({
     host = host, options = options, id = id,
     lease = options.watchdog, timeout = options.timeout,

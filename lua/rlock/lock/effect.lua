@@ -25,13 +25,6 @@ function effect.collect(fn)
   return commands
 end
 
--- Makes the watchdog check a hold on the server at once.
-local function suspect(granted, why)
-  local its = granted.lock
-  if not its then return end             -- released meanwhile
-  its.session.watchdog:suspect(why, function(other) return other == granted end)
-end
-
 --- Runs commands if all grants are held on the server. May wait.
 -- @tparam table grants
 -- @tparam table commands  arrays of strings and numbers
@@ -52,8 +45,11 @@ function effect.run(grants, commands)
   end
   local replies, code, detail =
     target:effect(guards, commands, session.host.now() + session.timeout)
-  if code == "lost" then
-    for _, granted in ipairs(grants) do suspect(granted, detail) end
+  for _, granted in ipairs(code == "lost" and grants or {}) do
+    if granted.lock then                 -- not released meanwhile
+      granted.lock.session.watchdog:suspect(detail,       -- checks it at once
+        function(other) return other == granted end)
+    end
   end
   return replies, code, detail
 end

@@ -57,32 +57,18 @@ function node.new(host, options)
   return self
 end
 
--- the interface of cluster.lua, which has a node for each slot ----------------
+-- the interface of a cluster --------------------------------------------------
 
---- The node that has these keys, if that is known.
+--- As in cluster.lua, where each slot has a node: this one has all keys.
 function node:of() return self end
-
---- As `of`, but may wait for it until the deadline.
--- @return node, or nil, code, detail
-function node:find() return self end
-
---- A node for requests that every node can serve.
-function node:any() return self end
+node.find, node.any = node.of, node.of
+function node.uses() return true end
+function node.size() return 1 end
+function node.check_keys() end
+function node.suspect() end
 
 --- Calls fn(node) for each node, now and when there is a new one.
 function node:each(fn) fn(self) end
-
---- Does this node have any keys?
-function node.uses() return true end
-
---- Raises an error if no node can have all these keys of a lock.
-function node.check_keys() return nil end
-
---- The number of nodes.
-function node.size() return 1 end
-
---- Called after a failure which may mean that another node has the keys.
-function node.suspect() return nil end
 
 -- connecting -----------------------------------------------------------------
 

@@ -4,12 +4,8 @@
 --  own, the dedicated connections of a node. A dedicated connection sends all
 --  queued requests in one pipeline with a single WAIT (group commit). An
 --  owner's requests for a lock always use the same dedicated connection, which
---  keeps them in order.
---
---  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a dedicated connection sets a mark before WAIT, a
---  key that expires at once. A server over its `maxmemory` refuses SET, but not
---  in a script that has written before.
+--  keeps them in order. Before WAIT it sets a mark, a key that expires at once,
+--  because a retried request may write nothing: see the end of README.md.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
@@ -163,16 +159,6 @@ local function commands_of(self, batch, sha, ms)
   return commands, n + 2
 end
 
--- How long WAIT may take: at most a part of the time, which leaves LATE if
--- there is enough of it.
--- @tparam table self
--- @tparam number ms until the deadline
--- @treturn integer ms
-local function time_for_wait(self, ms)
-  local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
-  return max(1, min(self.wanted.ms, floor(most)))
-end
-
 local function unconfirmed_by(self)
   return ("fewer than %d replicas confirmed it in time"):format(
     replicas.needed(self.node, self.wanted.count))
@@ -267,7 +253,9 @@ local function exchange(self, batch)
   for _, request in ipairs(batch) do request.is_sent = true end
   local sent = self.host.now()
   local ms = max(1, min(deadline - sent, self.node.options.timeout) * 1000)
-  local wait_ms = time_for_wait(self, ms)
+  -- WAIT may take a part of the time, which leaves LATE if there is enough.
+  local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
+  local wait_ms = max(1, min(self.wanted.ms, floor(most)))
   local commands, last = commands_of(self, batch, sha, wait_ms)
   self.replies, self.mark = {}, last and last - 1
   local replies, codes, details =
@@ -317,19 +305,14 @@ end
 -- The dedicated connection's task, while requests are queued.
 local function serve(self) self.host.guard(abort, self, work, self) end
 
--- In nginx, a task may end at any moment.
-local function has_died(self)
-  return self.task and self.host.is_over(self.task)
-end
-
 local function enqueue(self, deadline, words, is_confirmed, is_once)
-  if self.is_serving and has_died(self) then
+  -- In nginx, a task may end at any moment.
+  if self.is_serving and self.task and self.host.is_over(self.task) then
     fail_all(self, "closed", "the task of the connection has ended")
   end
   local request = {
     words = words, deadline = deadline, is_confirmed = is_confirmed,
-    is_once = is_once,
-    event = self.host.event(),
+    is_once = is_once, event = self.host.event(),
   }
   self.queue[#self.queue + 1] = request
   if not self.is_serving then

@@ -1,15 +1,12 @@
---- Finds a master through Redis Sentinel, and follows its failovers. The
---  Sentinels are queried in turn; the first that answers moves to the front,
---  and the others that it names are added. There is one current address at a
---  time: `moved` is called when it changes.
+--- Finds a master through Redis Sentinel, and follows its failovers: see
+--  "Failover" in README.md. The Sentinels are queried in turn; the first that
+--  answers moves to the front, and the others that it names are added. There is
+--  one current address at a time: `moved` is called when it changes.
 --
---  Each failover has an epoch. An answer of an earlier epoch comes from a
---  Sentinel that has missed a failover, so it is ignored. If most Sentinels
---  give such answers, they were set up again, and the latest one is accepted.
---
---  A background task subscribes to "+switch-master" at one Sentinel, and polls
---  all in rotation: a message may be missed, or that Sentinel be cut off from
---  the others.
+--  An answer of an earlier epoch comes from a Sentinel that has missed a
+--  failover. If most give such answers, they were set up again, and the latest
+--  one is accepted. All are polled, because a message may be missed, or the
+--  Sentinel that sends it be cut off from the others.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"

@@ -27,22 +27,17 @@ local function place_of(token_at, kind)
     return token and bare_peek(keys, { owner })[3] > 0 and token
   end
 
-  local function prolong_token(keys, lease)
-    local key = key_of_token(keys)
-    if redis.call("pttl", key) < tonumber(lease) then
-      redis.call("pexpire", key, lease)
-    end
-  end
-
   function place.keep(keys, args, token)
     local owner, lease = args[1], args[2]
     local its, its_owner = recorded_token(keys)
-    if its_owner == owner then
-      prolong_token(keys, lease)
-      return its
+    local key = key_of_token(keys)
+    if its_owner ~= owner then
+      redis.call("set", key, token .. " " .. owner, "px", lease)
+      return token
+    elseif redis.call("pttl", key) < tonumber(lease) then
+      redis.call("pexpire", key, lease)
     end
-    redis.call("set", key_of_token(keys), token .. " " .. owner, "px", lease)
-    return token
+    return its
   end
 
   place.standing = standing_token
@@ -55,10 +50,9 @@ local function place_of(token_at, kind)
       local verdict = type(reply) == "table" and reply[1] or reply
       if verdict == "freed" then
         redis.call("del", key_of_token(keys))
-      elseif verdict == "kept" then
+      elseif verdict == "kept" or verdict == "held"
+          and redis.call("pttl", key_of_token(keys)) < tonumber(args[2]) then
         redis.call("pexpire", key_of_token(keys), args[2])
-      elseif verdict == "held" then
-        prolong_token(keys, args[2])
       end
       return reply
     end

@@ -12,26 +12,28 @@ client.__index = client
 
 local text, day = check.type "string", 86400
 
-local function is_count(count)
-  return count == "majority" or count == "all"
-    or type(count) == "number" and count >= 1 and count <= 100
-      and count % 1 == 0
-end
-
 local check_replicas = check.that('a whole number from 1, "majority" or "all"',
-  is_count)
-
-local function is_nat(nat)
-  if type(nat) ~= "table" then return type(nat) == "function" end
-  for from, to in pairs(nat) do
-    local pair = tostring(from) .. " " .. tostring(to)
-    if not pair:find("^%S+:%d+ %S+:%d+$") then return false end
-  end
-  return true
-end
+  function(count)
+    return count == "majority" or count == "all" or type(count) == "number"
+      and count >= 1 and count <= 100 and count % 1 == 0
+  end)
 
 local check_nat = check.that('a function, or a table such as { '
-  .. '["10.0.0.5:6379"] = "db1:7001" }', is_nat)
+  .. '["10.0.0.5:6379"] = "db1:7001" }', function(nat)
+    if type(nat) ~= "table" then return type(nat) == "function" end
+    for from, to in pairs(nat) do
+      local pair = tostring(from) .. " " .. tostring(to)
+      if not pair:find("^%S+:%d+ %S+:%d+$") then return false end
+    end
+    return true
+  end)
+
+-- Returns the check that a value is one of these words.
+local function one_of(must, ...)
+  local known = {}
+  for _, word in ipairs { ... } do known[word] = true end
+  return check.that(must, function(value) return known[value] end)
+end
 
 -- Returns the check of the options for Sentinels, which may differ from those
 -- of the master.
@@ -51,12 +53,9 @@ local known = {
   handover = check.type "boolean",
   watchdog = check.duration(0.03, day), timeout = check.duration(0.001, day),
   connect_timeout = check.duration(0.001, day),
-  publish = check.that('"publish", "spublish" or "both"', function(command)
-    return command == "publish" or command == "spublish" or command == "both"
-  end),
-  seal = check.that('"kill", "time" or "off"', function(seal)
-    return seal == "kill" or seal == "time" or seal == "off"
-  end),
+  publish = one_of('"publish", "spublish" or "both"', "publish", "spublish",
+    "both"),
+  seal = one_of('"kill", "time" or "off"', "kill", "time", "off"),
   log = check.type "function",
   metrics = check.that("an array of names of locks", function(names)
     if type(names) ~= "table" then return false end
@@ -67,7 +66,7 @@ local known = {
   end),
   replicas = check_replicas, replica_timeout = check.duration(0.001, day),
   nat = check_nat,
-  acl = check.that('"creator"', function(acl) return acl == "creator" end),
+  acl = one_of('"creator"', "creator"),
 }
 
 --- Returns the check of the options of a host's open(), see options.table.
@@ -202,35 +201,6 @@ end
 local built_in = {}
 for _, kind in ipairs(kinds) do built_in[kind.name] = kind end
 
--- The options that are not for the `extra` of a user's policy, which checks its
--- own.
-local function without_extra(definition, loaded, options)
-  if not loaded.extra or built_in[definition]
-      or type(options) ~= "table" then
-    return options
-  end
-  local ours = {}
-  for name in pairs(of_policy) do ours[name] = options[name] end
-  return ours
-end
-
--- Not to be tail-called: its errors are reported at its caller's caller.
-local function make_lock(self, definition, name, options)
-  local backend = self.session.options.backend
-  local loaded = backend.load(definition, 4)
-  if loaded.needs then
-    error(("policy %s is not a lock; it has its own driver"):format(
-      naming.show(loaded.name)), 3)
-  end
-  check_options(without_extra(definition, loaded, options), 3)
-  if options and options.fenced then
-    local kind = built_in[definition]
-    loaded = kind and backend.load(fenced_name(kind), 4)
-      or backend.fenced(loaded, 4)
-  end
-  return lock.new(self, loaded, name, options)
-end
-
 -- The factories below load their modules on first use.
 
 local function lock_factory(kind)
@@ -289,21 +259,14 @@ local function counter_factory(kind)
   end
 end
 
--- What is built on locks: the client's method, and its module unless the back
--- end has one of its own in its table `recipes`.
-local recipes = {
-  barrier = "recipes.barrier",
-  double_barrier = "recipes.double_barrier",
-  election = "recipes.election",
-  compute = "recipes.compute",
-}
-
-local function recipe_factory(method, module)
+-- What is built on locks: a module in recipes/, unless the back end has one of
+-- its own in its table `recipes`.
+local function recipe_factory(method)
   return function(self, name, ...)
     check_name(name)
     local own = self.session.options.backend.recipes
-    return require("rlock." .. (own and own[method] or module)).new(self, name,
-      ...)
+    local module = own and own[method] or "recipes." .. method
+    return require("rlock." .. module).new(self, name, ...)
   end
 end
 
@@ -322,8 +285,9 @@ for _, kind in ipairs(kinds) do
   client[kind.factory] = factory(kind)
   methods = methods .. " " .. kind.factory
 end
-for method, module in pairs(recipes) do
-  client[method] = recipe_factory(method, module)
+for _, method in ipairs { "barrier", "double_barrier", "election",
+    "compute" } do
+  client[method] = recipe_factory(method)
   methods = methods .. " " .. method
 end
 
@@ -334,7 +298,21 @@ end
 --   those of the policy, if it has `extra`
 function client:policy(definition, name, options)
   check_name(name)
-  return (make_lock(self, definition, name, options))
+  local backend, kind = self.session.options.backend, built_in[definition]
+  local loaded, checked = backend.load(definition, 3), options
+  if loaded.needs then
+    error(("policy %s is not a lock; it has its own driver"):format(
+      naming.show(loaded.name)), 2)
+  elseif loaded.extra and not kind and type(options) == "table" then
+    checked = {}                        -- `extra` checks its own options
+    for option in pairs(of_policy) do checked[option] = options[option] end
+  end
+  check_options(checked)
+  if options and options.fenced then
+    loaded = kind and backend.load(fenced_name(kind), 3)
+      or backend.fenced(loaded, 3)
+  end
+  return lock.new(self, loaded, name, options)
 end
 
 --- The metrics of this client: counters, and the histograms `wait`, `hold` and

@@ -107,14 +107,6 @@ local fields = {
 -- Former names of fields, which policies of users may still have.
 local FORMER = { twin = "peer", restates = "reasserts" }
 
-local function rename_fields(def)
-  for old, new in pairs(FORMER) do
-    if def[old] ~= nil and def[new] == nil then
-      def[new], def[old] = def[old], nil
-    end
-  end
-end
-
 local function check_fields(def)
   for _, key in ipairs(names_of(def)) do
     local kind, value = fields[key], def[key]
@@ -173,8 +165,7 @@ end
 local function check_extra(list)
   local ok = list == nil or type(list) == "table"
   for i = 1, ok and list and #list or 0 do
-    local kind = type(list[i])
-    ok = ok and (kind == "string" or kind == "number")
+    ok = ok and (type(list[i]) == "string" or type(list[i]) == "number")
   end
   return not ok and "must return a list of strings and numbers"
 end
@@ -195,16 +186,6 @@ end
 
 -- compiling it ---------------------------------------------------------------
 
-local function compiled(def, op)
-  return require("rlock.script").compile(def.name, op, def.server[op])
-end
-
-local function compile_all(def)
-  local ops = {}
-  for _, op in ipairs(names_of(def.server)) do ops[op] = compiled(def, op) end
-  return ops
-end
-
 -- Is this one of our own policies, or a side of one?
 local function is_built_in(def)
   local own = package.loaded["rlock.policy." .. def.name:match("^[^.]*")]
@@ -212,13 +193,13 @@ local function is_built_in(def)
     and (def == own or def == own.read or def == own.write)
 end
 
--- Compiles an operation when it is first used.
+-- Compiles each operation when it is first read.
 local function compile_on_demand(def)
   return setmetatable({}, { __index = function(ops, op)
-    if def.server[op] then
-      ops[op] = compiled(def, op)
-      return ops[op]
-    end
+    local fn = def.server[op]
+    local its = fn and require("rlock.script").compile(def.name, op, fn)
+    ops[op] = its
+    return its
   end })
 end
 
@@ -249,8 +230,10 @@ local function prepared(def)
 end
 
 local function operations(def)
-  if not is_built_in(def) then return compile_all(def) end
-  return prepared(def) or compile_on_demand(def)
+  if is_built_in(def) then return prepared(def) or compile_on_demand(def) end
+  local ops = compile_on_demand(def)
+  for _, op in ipairs(names_of(def.server)) do ops[op] = ops[op] end
+  return setmetatable(ops, nil)
 end
 
 -- The error in a definition, or nil.
@@ -295,7 +278,11 @@ function policy.load(which, level)
   elseif type(def) == "table" and loaded[def] then
     return loaded[def]
   end
-  if type(def) == "table" then rename_fields(def) end
+  for old, new in pairs(type(def) == "table" and FORMER or {}) do
+    if def[old] ~= nil and def[new] == nil then
+      def[new], def[old] = def[old], nil
+    end
+  end
   local fault = check(which, def)
   if fault then
     local home = home_of(which, def)

@@ -28,14 +28,6 @@ local function process_of(host)
   return its
 end
 
--- The name of the client's connections; nil: its own name only.
-local function connection_name(host, id, options)
-  if options.identity == false or not host.process_identity then return nil end
-  local who = host.process_identity()
-  who.id, who.name = id, options.name
-  return identity.encode(who)
-end
-
 -- Opens the server of the client's back end.
 local function open_server(self)
   return self.options.backend.open(self.host, self.options, {
@@ -58,7 +50,11 @@ end
 --   timeout (seconds); this sets `connection_name`
 function session.new(host, options)
   local id = identity.uuid(host)
-  options.connection_name = connection_name(host, id, options)
+  if options.identity ~= false and host.process_identity then
+    local who = host.process_identity()
+    who.id, who.name = id, options.name
+    options.connection_name = identity.encode(who)
+  end                                   -- else only its own name
   local self = setmetatable({
     host = host, options = options, id = id,
     lease = options.watchdog, timeout = options.timeout,
@@ -207,27 +203,23 @@ local function sender_of(self, deadline, failures)
   }
 end
 
-local function release_batch(self, batch, failures)
-  failures.n, failures.why = 0, nil
-  batch:send()
-  if failures.n == 0 then return end
-  self:report("warn", "not_released", ("%d locks could not be released; their "
-    .. "leases end them (%s)"):format(failures.n, failures.why),
-    { count = failures.n, reason = failures.why })
-end
-
 -- Releases the grants of one route.
 local function release_on(self, list, deadline)
-  local failures = {}
-  local sender = sender_of(self, deadline, failures)
   for first = 1, #list, BATCH do
+    local failures = { n = 0 }
     local batch = self.server:batch {
-      route = list.route, name = "release", is_final = true, sender = sender,
+      route = list.route, name = "release", is_final = true,
+      sender = sender_of(self, deadline, failures),
     }
     for i = first, math.min(first + BATCH - 1, #list) do
       batch[#batch + 1] = list[i]
     end
-    release_batch(self, batch, failures)
+    batch:send()
+    if failures.n > 0 then
+      self:report("warn", "not_released", ("%d locks could not be released; "
+        .. "their leases end them (%s)"):format(failures.n, failures.why),
+        { count = failures.n, reason = failures.why })
+    end
   end
 end
 

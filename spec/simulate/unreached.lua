@@ -132,7 +132,7 @@ return {
   ["redis/channels"] = {
     { END, "channels:wind_down: *" },
     { SEVERAL, "is_echo: *", "channels:reconnect: *", "channels:follow: *",
-      "channels:rehome: *", "all: *", "handle: after if 1" },
+      "channels:rehome: *", "handle: after if 1" },
   },
   ["redis/server_identity"] = {
     { "each server of a red lock is another: spec/redis/quorum_spec.lua",

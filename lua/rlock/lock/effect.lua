@@ -25,20 +25,6 @@ function effect.collect(fn)
   return commands
 end
 
--- What a back end needs to know of a grant.
-local function guard_of(granted)
-  local record = granted.lock.record
-  return { target = record.target, policy = record.policy, name = record.name,
-    owner_name = granted.owner_name }
-end
-
--- Makes the watchdog check a hold on the server at once.
-local function suspect(granted, why)
-  local its = granted.lock
-  if not its then return end             -- released meanwhile
-  its.session.watchdog:suspect(why, function(other) return other == granted end)
-end
-
 --- Runs commands if all grants are held on the server. May wait.
 -- @tparam table grants
 -- @tparam table commands  arrays of strings and numbers
@@ -47,7 +33,11 @@ end
 --   to raise
 function effect.run(grants, commands)
   local guards = {}
-  for i, granted in ipairs(grants) do guards[i] = guard_of(granted) end
+  for i, granted in ipairs(grants) do
+    local record = granted.lock.record
+    guards[i] = { target = record.target, policy = record.policy,
+      name = record.name, owner_name = granted.owner_name }
+  end
   local target, session = guards[1].target, grants[1].lock.session
   if not target.effect then
     return nil, "usage", grants[1]:show()
@@ -55,8 +45,11 @@ function effect.run(grants, commands)
   end
   local replies, code, detail =
     target:effect(guards, commands, session.host.now() + session.timeout)
-  if code == "lost" then
-    for _, granted in ipairs(grants) do suspect(granted, detail) end
+  for _, granted in ipairs(code == "lost" and grants or {}) do
+    if granted.lock then                 -- not released meanwhile
+      granted.lock.session.watchdog:suspect(detail,       -- checks it at once
+        function(other) return other == granted end)
+    end
   end
   return replies, code, detail
 end

@@ -15,7 +15,7 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 
-local handle = {}
+local handle = { prefix = "lock" }      -- of its methods, for messages
 
 local huge, type = math.huge, type
 
@@ -92,12 +92,12 @@ function handle:try_lock(options)
   return take(self, wait or 0, lease)
 end
 
-local function not_held(self)
-  return nil, "not_held", "this task does not hold "
-    .. (self.called or self:show())
-end
-
 local RELEASED = "this hold was released before"
+
+local function not_held(self)
+  return nil, "not_held", self.prefix == "hold" and RELEASED
+    or "this task does not hold " .. (self.called or self:show())
+end
 
 -- In nginx this runs later than the call. So it looks the grant up here: one
 -- that has ended since the call may be reused for another lock.
@@ -268,12 +268,6 @@ local function collect(fn)
   return require("rlock.lock.effect").collect(fn)          -- on first use
 end
 
-local function call(granted, words)
-  local replies, code, detail = run(granted, { words })
-  if not replies then return nil, code, detail end
-  return replies[1]
-end
-
 --- Runs a Redis command only if this task's hold is still held on the server:
 --  the server checks that and runs the command as one step. So a holder that
 --  was paused beyond its lease changes nothing. It is not retried.
@@ -286,9 +280,12 @@ end
 --   not sent
 -- @treturn[2] string detail
 function handle:call(...)
-  local words, granted = check.words("lock:call", 2, ...), self:mine()
+  local words = check.words(self.prefix .. ":call", 2, ...)
+  local granted = self:mine()
   if not granted then return not_held(self) end
-  return call(granted, words)
+  local replies, code, detail = run(granted, { words })
+  if not replies then return nil, code, detail end
+  return replies[1]
 end
 
 --- Like `call`, for several commands as one step. If one fails, those after
@@ -297,7 +294,7 @@ end
 -- @return[1] a table with the reply of each command
 -- @treturn[2] nil, code, detail as for `call`
 function handle:transaction(fn)
-  check_function(fn, "lock:transaction", 2)
+  check_function(fn, self.prefix .. ":transaction", 2)
   local commands = collect(fn)          -- may wait, so the hold may end
   local granted = self:mine()
   if not granted then return not_held(self) end
@@ -307,10 +304,19 @@ end
 -- transferable holds ------------------------------------------------------
 
 -- The public object of a hold. The grant refers to it weakly: once the task has
--- ended and the object is garbage, the hold is abandoned.
-local Hold = { need = handle.need,
-  on_release_request = handle.on_release_request }
+-- ended and the object is garbage, the hold is abandoned. Most of its methods
+-- are those of the lock, for this hold's grant.
+local Hold = { prefix = "hold" }
 Hold.__index = Hold
+
+for _, name in ipairs { "valid_for", "state", "need", "set", "abandon", "call",
+    "transaction", "on_release_request" } do
+  Hold[name] = handle[name]
+end
+
+function Hold:mine() return not self.hold.is_over and self.hold.grant or nil end
+
+function Hold:write(...) return self.lock:write(...) end
 
 local WEAK = { __mode = "v" }
 
@@ -338,49 +344,18 @@ function Hold:unlock() return release(self.lock, self.hold) end
 
 function Hold:__close() self:unlock() end
 
-function Hold:valid_for()
-  return self.hold.is_over and 0 or self.hold.grant:valid_for()
-end
-
 function Hold:token()
   return not self.hold.is_over and self.hold.grant.token or nil
 end
 
-function Hold:state()
-  return self.hold.is_over and "free" or self.hold.grant:now_is()
-end
-
-function Hold:call(...)
-  local words = check.words("hold:call", 2, ...)
-  if self.hold.is_over then return nil, "not_held", RELEASED end
-  return call(self.hold.grant, words)
-end
-
-function Hold:transaction(fn)
-  check_function(fn, "hold:transaction", 2)
-  local commands = collect(fn)          -- may wait, so the hold may end
-  if self.hold.is_over then return nil, "not_held", RELEASED end
-  return run(self.hold.grant, commands)
-end
-
-function Hold:set(path, value, version)
-  version = check.node(path, value, version)
-  if self.hold.is_over then return nil, "not_held", RELEASED end
-  return self.lock:write(self.hold.grant, path, value, version)
-end
-
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
-  if self.hold.is_over then return nil, "not_held", RELEASED end
-  local object = self.hold.object
-  self.hold.grant:when_lost(function(its_lock, reason)
+  local granted, object = self:mine(), self.hold.object
+  if not granted then return not_held(self) end
+  granted:when_lost(function(its_lock, reason)
     return fn(object[1] or its_lock, reason)
   end, self.lock)
   return true
-end
-
-function Hold:abandon(reason)
-  if not self.hold.is_over then self.hold.grant:abandon(reason) end
 end
 
 function Hold:__tostring() return "hold of " .. tostring(self.lock) end

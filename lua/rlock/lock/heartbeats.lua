@@ -81,22 +81,17 @@ local function wake_all(line, batch, is_named)
 end
 
 -- After a failure, wakes all waiters of the batch: their retries report it.
-local function answered(line, batch, op, reply)
+local function request(line, batch)
+  local session, record = line.session, line.record
+  local now, op = session.host.now(), record.policy.ops.refresh
+  local reply = record.target:run("refresh", now + session.timeout, now, nil,
+    nil, nil, batch.owners)
   if not verdicts.of(op, reply) then return wake_all(line, batch) end
-  expect(line, reply[2], line.session.host.now())
+  expect(line, reply[2], session.host.now())
   if not reply[3] then return end
   local is_named = {}
   for i = 3, #reply do is_named[reply[i]] = true end
   wake_all(line, batch, is_named)
-end
-
-local function request(line, batch)
-  local session, record = line.session, line.record
-  local now = session.host.now()
-  local op = record.policy.ops.refresh
-  local reply = record.target:run("refresh", now + session.timeout, now, nil,
-    nil, nil, batch.owners)
-  answered(line, batch, op, reply)
 end
 
 local function land(line)

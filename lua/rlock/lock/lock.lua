@@ -58,13 +58,6 @@ function lock:mine()
   return self.record.grants[self.owner or task]
 end
 
--- The grant of the calling task; creates one if there is none.
-local function grant_of(self, name)
-  local task = self.session.host.current()
-  local its = self.owner or task
-  return self.record.grants[its] or grant.new(self, its, name)
-end
-
 local function not_held(self, granted, code, detail)
   metrics.failed(self.record.series, code)
   granted:recycle()
@@ -104,9 +97,12 @@ local function leave(self, granted, waiter, is_held, code, detail)
   return not_held(self, granted, code, detail)
 end
 
--- The grant of a waiter.
+-- The grant of a waiter; creates one if there is none.
 local function grant_for(self, waiter)
-  local granted = grant_of(self, waiter.owner_name)
+  local task = self.session.host.current()
+  local its = self.owner or task
+  local granted = self.record.grants[its]
+    or grant.new(self, its, waiter.owner_name)
   granted:admit(waiter)
   return granted
 end

@@ -378,17 +378,16 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
   return passed_on(self, verdict, value, code, detail)
 end
 
--- Is the last hold being released, by a rollback or in another task?
-local function is_ending(granted)
-  return granted.is_rolling_back or granted.acting and #granted.holds == 0
-    and granted.state ~= "free"
-end
-
--- Waits until the other side is released. It has the same name, and the server
--- refuses that a reader becomes a writer.
+-- If the last hold of the other side is being released, by a rollback or in
+-- another task, waits for that. It has the same name, and the server refuses
+-- that a reader becomes a writer.
 -- @treturn[1] boolean true
 -- @treturn[2] nil, code, detail; for "cancelled", the value to raise
 local function await_release(peer, deadline)
+  if not (peer.is_rolling_back or peer.acting and #peer.holds == 0
+      and peer.state ~= "free") then
+    return true
+  end
   local is_ours, code, detail = turn.wait(peer, deadline)
   if not is_ours then return nil, code, detail end
   turn.pass(peer)
@@ -419,7 +418,7 @@ function requests.acquire(self, deadline, lease, hold, now, wait_deadline,
   end
   local policy_ = self.lock.record.policy
   local peer = policy_.peer and self:peer()
-  if peer and is_ending(peer) then
+  if peer then
     local ok, code, detail = await_release(peer, deadline)
     if not ok then return passed_on(self, nil, nil, code, detail) end
     now = self.lock.session.host.now()
@@ -472,16 +471,6 @@ local function unconfirmed(self, code, detail, left)
   if code == "cancelled" then return nil, code, detail end
   return nil, code, ("%s; the lease ends it in %.1f s at the latest"):format(
     detail, left)
-end
-
--- The reply "lost". If the release was retried while the hold was still valid,
--- the first attempt may have freed it. The lock was held until then: a success.
-local function lost_in_reply(self, may_be_applied, left)
-  if may_be_applied and left > 0 and #self.holds == 0 then
-    self:reset()
-    return true
-  end
-  return lost(self)
 end
 
 --- Removes a hold, before the request that releases it. The caller has the
@@ -538,8 +527,13 @@ function requests.released(self, left, seconds, watched, reply, code, detail,
     return true
   elseif verdict == "kept" and want > 0 then
     return kept(self, sent, seconds, watched)
+  elseif verdict == "lost" and may_be_applied and left > 0 and want == 0 then
+    -- The release was retried while the hold was still valid, and the first
+    -- attempt may have freed it. The lock was held until then: a success.
+    self:reset()
+    return true
   elseif verdict == "lost" then
-    return lost_in_reply(self, may_be_applied, left)
+    return lost(self)
   end
   if want == 0 then self:reset() end
   return verdicts.wrong(op, reply)

@@ -110,23 +110,15 @@ end
 
 local events = {}
 
--- Has the release that sent this message woken a successor already, see
--- hand_over? If the successor has the lock, nothing is left to do; else it
--- retries once more.
-local function is_for_successor(channel)
+function events.message(_, channel, payload)
   local successor = channel.successor
-  if not successor then return false end
   channel.successor = nil
-  if successor ~= SUCCEEDED then
+  if successor == SUCCEEDED then
+    return                              -- of the release that sent this
+  elseif successor then                 -- woken by hand_over: retries once more
     successor.is_handed = true
     wake(successor)
-  end
-  return true
-end
-
-function events.message(_, channel, payload)
-  if is_for_successor(channel) then return end
-  if channel.wakes and channel.wakes(payload) == "all" then
+  elseif channel.wakes and channel.wakes(payload) == "all" then
     wake_sharers(channel)
   else
     wake_one(channel)

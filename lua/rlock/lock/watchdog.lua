@@ -1,16 +1,10 @@
---- The watchdog: renews holds and reports those at risk or lost. One timer per
---  client. A hold is renewed a third of its lease after the last renewal was
---  sent. Regular renewals have one period, so appending keeps their list sorted
---  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
---  in a heap, by `deadline`. Operations are O(1) or O(log n), even with 100 000
---  holds.
---
---  A hold with an explicit lease is not renewed. But if its policy `reasserts`,
---  other clients may shorten its expiry in Redis: once a period, a request sets
---  the expiry back to the end of the lease, and no further.
---
---  held -> at_risk         a renewal failed, or the server was replaced
---  held, at_risk -> lost   the server says so, or the deadline has passed
+--- The watchdog: renews holds and reports those at risk or lost, see "The
+--  watchdog" in ../README.md. One timer per client. Regular renewals have one
+--  period, so appending keeps their list sorted by time. Exceptions (a failed
+--  renewal, a lease whose end has a callback) are in a heap, by `deadline`.
+--  Operations are O(1) or O(log n), even with 100 000 holds. If a policy
+--  `reasserts`, other clients may shorten the expiry of a hold with a lease:
+--  once a period, a request sets it back to the end of the lease, no further.
 
 local verdicts = require "rlock.lock.verdicts"
 local heap = require "rlock.util.heap"

@@ -322,8 +322,8 @@ local function enter_as_writer(keys, args, who, time, two)
     two[1] and redis.call("pttl", keys[1]), keys[4])
 end
 
-local function renew(keys, args, who)
-  local lock, lease, want = keys[1], args[2], args[3]
+local function renew(keys, args, side)
+  local lock, who, lease, want = keys[1], side .. args[1], args[2], args[3]
   local time = now()
   local ends = tonumber(redis.call("zscore", lock, who) or 0)
   if ends <= time then return "lost" end
@@ -336,8 +336,8 @@ end
 
 -- Sets the hold count to `want`, and the lease to what the remaining holds
 -- need. At 0, wakes the waiters that can enter then.
-local function release(keys, args, who)
-  local lock, counts = keys[1], keys[3]
+local function release(keys, args, side)
+  local lock, counts, who = keys[1], keys[3], side .. args[1]
   local lease, want, publish = args[2], args[3], args[4]
   local time = now()
   if tonumber(redis.call("zscore", lock, who) or 0) <= time then
@@ -419,8 +419,8 @@ local function refresh(keys, args, side)
 end
 
 -- Removes a waiter that gives up.
-local function leave(keys, args, who)
-  if remove(keys, who) then
+local function leave(keys, args, side)
+  if remove(keys, side .. args[1]) then
     local time = now()
     local two = holders(keys, time)
     if not writer_of(two) then wake(keys, time, args[2], two[1]) end
@@ -495,17 +495,11 @@ local function operations(side, enter_first)
     return enter_first(keys, args, who, time, two)
   end
 
-  function server.renew(keys, args)
-    return renew(keys, args, side .. args[1])
-  end
+  function server.renew(keys, args) return renew(keys, args, side) end
 
-  function server.release(keys, args)
-    return release(keys, args, side .. args[1])
-  end
+  function server.release(keys, args) return release(keys, args, side) end
 
-  function server.leave(keys, args)
-    return leave(keys, args, side .. args[1])
-  end
+  function server.leave(keys, args) return leave(keys, args, side) end
 
   function server.refresh(keys, args) return refresh(keys, args, side) end
 

@@ -13,7 +13,6 @@ local token_key = {}
 -- Where the token of a hold is stored, see fencing.of.
 local function place_of(token_at, kind)
   local place, kind_name, bare_peek = {}, kind.name, kind.server.peek
-  local release_of_kind, renew_of_kind = kind.server.release, kind.server.renew
 
   local function key_of_token(keys)
     return keys[token_at] .. ":" .. kind_name
@@ -28,28 +27,39 @@ local function place_of(token_at, kind)
     return token and bare_peek(keys, { owner })[3] > 0 and token
   end
 
-  local function prolong_token(keys, lease)
-    local key = key_of_token(keys)
-    if redis.call("pttl", key) < tonumber(lease) then
-      redis.call("pexpire", key, lease)
-    end
-  end
-
   function place.keep(keys, args, token)
     local owner, lease = args[1], args[2]
     local its, its_owner = recorded_token(keys)
-    if its_owner == owner then
-      prolong_token(keys, lease)
-      return its
+    local key = key_of_token(keys)
+    if its_owner ~= owner then
+      redis.call("set", key, token .. " " .. owner, "px", lease)
+      return token
+    elseif redis.call("pttl", key) < tonumber(lease) then
+      redis.call("pexpire", key, lease)
     end
-    redis.call("set", key_of_token(keys), token .. " " .. owner, "px", lease)
-    return token
+    return its
   end
 
   place.standing = standing_token
 
+  -- An operation of the kind, or nil, that also does with the token what its
+  -- verdict means.
+  local function with_token(op_of_kind)
+    return op_of_kind and function(keys, args)
+      local reply = op_of_kind(keys, args)
+      local verdict = type(reply) == "table" and reply[1] or reply
+      if verdict == "freed" then
+        redis.call("del", key_of_token(keys))
+      elseif verdict == "kept" or verdict == "held"
+          and redis.call("pttl", key_of_token(keys)) < tonumber(args[2]) then
+        redis.call("pexpire", key_of_token(keys), args[2])
+      end
+      return reply
+    end
+  end
+
   function place.add_to(server)
-    local acquire_with_token, break_with_token = server.acquire, server.break_
+    local acquire_with_token = server.acquire
 
     function server.acquire(keys, args)
       local _, owner = recorded_token(keys)
@@ -59,33 +69,9 @@ local function place_of(token_at, kind)
       return acquire_with_token(keys, args)
     end
 
-    function server.release(keys, args)
-      local reply = release_of_kind(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "freed" then
-        redis.call("del", key_of_token(keys))
-      elseif verdict == "kept" then
-        redis.call("pexpire", key_of_token(keys), args[2])
-      end
-      return reply
+    for _, op in ipairs { "release", "renew", "break_" } do
+      server[op] = with_token(server[op])
     end
-
-    function server.renew(keys, args)
-      local reply = renew_of_kind(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "held" then prolong_token(keys, args[2]) end
-      return reply
-    end
-
-    function server.break_(keys, args)
-      local reply = break_with_token(keys, args)
-      local verdict = type(reply) == "table" and reply[1] or reply
-      if verdict == "freed" then redis.call("del", key_of_token(keys)) end
-      return reply
-    end
-
-    if not renew_of_kind then server.renew = nil end
-    if not break_with_token then server.break_ = nil end
   end
 
   return place

@@ -203,15 +203,11 @@ local function handle(self, is_second, list, replies, codes, details, sent)
   return again
 end
 
--- Replaces the items of the batch.
-local function refill(self, items)
-  for i = 1, math.max(#self, #items) do self[i] = items[i] end
-end
-
 -- Sends the items of the batch. Those to be sent again remain.
 -- @treturn boolean whether there are any
 local function pass(self, is_joint, is_second)
-  refill(self, handle(self, is_second, send_all(self, is_joint)))
+  local items = handle(self, is_second, send_all(self, is_joint))
+  for i = 1, math.max(#self, #items) do self[i] = items[i] end
   return self[1] ~= nil
 end
 

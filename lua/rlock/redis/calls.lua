@@ -22,25 +22,20 @@ local batched = setmetatable({}, { __mode = "k" })
 local limits = setmetatable({}, { __mode = "k" })
 
 local function limit_of(op)
-  local limit = limits[op]
-  if not limit then
+  if not limits[op] then
     local commands = select(2, op.text:gsub("redis%.call", ""))
-    limit = max(1, min(MOST, floor(COMMANDS / max(1, commands))))
-    limits[op] = limit
+    limits[op] = max(1, min(MOST, floor(COMMANDS / max(1, commands))))
   end
-  return limit
+  return limits[op]
 end
 
 --- The operation that a call runs.
 -- @tparam table call
 function calls.op_of(call)
-  if call.n == 1 then return call.op end
-  local its = batched[call.op]
-  if not its then
-    its = require("rlock.script").batched(call.op)
-    batched[call.op] = its
-  end
-  return its
+  local op = call.op
+  if call.n == 1 then return op end
+  batched[op] = batched[op] or require("rlock.script").batched(op)
+  return batched[op]
 end
 
 -- The call that an item of this width and these arguments can join, or nil.
@@ -85,13 +80,6 @@ function calls.of(batch, now, is_joint)
   return list
 end
 
-local function single(node, call, word, name)
-  local item = call[1]
-  local target = item.lock.record.target
-  return remote.command(node, call.op, word, target,
-    target:arguments(name, item.owner_name, call.lease, call.more, call.last))
-end
-
 local function joint(node, call, word)
   local n, width, owners = 3, call.width, {}
   local words = { "EVALSHA", remote.known_sha(node, calls.op_of(call)), "" }
@@ -120,7 +108,10 @@ end
 -- @treturn table
 function calls.command(node, call, word, name)
   if call.n > 1 then return joint(node, call, word) end
-  return single(node, call, word, name)
+  local item = call[1]
+  local target = item.lock.record.target
+  return remote.command(node, call.op, word, target,
+    target:arguments(name, item.owner_name, call.lease, call.more, call.last))
 end
 
 -- Is this a reply of script.batched?

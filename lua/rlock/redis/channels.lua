@@ -80,18 +80,13 @@ function channels:follow(node, why)
   if own and own.run_id ~= node.server.run_id then its:reconnect(why) end
 end
 
--- All channels.
-local function all(self)
-  local list = {}
-  for _, its in pairs(self.subscribers) do
-    for _, channel in pairs(its.channels) do list[#list + 1] = channel end
-  end
-  return list
-end
-
 --- Moves each channel whose slot has moved to the new node's subscriber.
 function channels:rehome()
-  for _, channel in ipairs(all(self)) do
+  local all = {}
+  for _, its in pairs(self.subscribers) do
+    for _, channel in pairs(its.channels) do all[#all + 1] = channel end
+  end
+  for _, channel in ipairs(all) do
     local its = channel.subscriber
     if its.node ~= node_of(self, channel) then
       its:remove(channel)

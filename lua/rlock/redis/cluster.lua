@@ -78,18 +78,13 @@ local function translate(self, address)
     type(nat), address, naming.printable(tostring(its)))
 end
 
-local function new_node(self, address)
-  local options = {}
-  for key, value in pairs(self.options) do options[key] = value end
-  options.host, options.port = address.host, address.port
-  options.last_pause = LAST_PAUSE
-  return node.new(self.host, options)
-end
-
 local function node_at(self, address)
   local its = self.nodes[address]
   if not its then
-    its = new_node(self, split(address))
+    local options, at = { last_pause = LAST_PAUSE }, split(address)
+    for key, value in pairs(self.options) do options[key] = value end
+    options.host, options.port = at.host, at.port
+    its = node.new(self.host, options)
     self.nodes[address] = its
     self.on_node(its)
   end
@@ -147,30 +142,6 @@ local function read(self, reply, source)
   return slots
 end
 
-local function masters_of(slots)
-  local masters, seen = {}, {}
-  for number = 0, slot.count - 1 do
-    local its = slots[number]
-    if its and not seen[its] then
-      seen[its] = true
-      masters[#masters + 1] = its
-    end
-  end
-  return masters, seen
-end
-
--- The slots whose node has changed: slot -> the old node.
-local function moved(before, slots)
-  local old
-  for number = 0, slot.count - 1 do
-    if before[number] and before[number] ~= slots[number] then
-      old = old or {}
-      old[number] = before[number]
-    end
-  end
-  return old
-end
-
 -- A promoted replica needs as many confirmations as the primary before it.
 local function inherit(old, slots)
   for number, its in pairs(old) do
@@ -183,18 +154,28 @@ end
 
 -- Adopts a new slot map.
 local function adopt(self, slots)
-  local old = moved(self.slots, slots)
-  self.slots = slots
-  self.masters, self.is_used = masters_of(slots)
+  local masters, is_used, old = {}, {}, nil
+  for number = 0, slot.count - 1 do
+    local its, before = slots[number], self.slots[number]
+    if its and not is_used[its] then
+      is_used[its], masters[#masters + 1] = true, its
+    end
+    if before and before ~= its then
+      old = old or {}
+      old[number] = before
+    end
+  end
+  self.slots, self.masters, self.is_used = slots, masters, is_used
   for _, its in pairs(self.nodes) do
     if its.connection and not self.is_used[its] then
       its:leave(its.connection, "it has no slots of the cluster any more")
       its.not_before = 0        -- it answers, and an older map may name it
     end
   end
-  if not old then return end
-  inherit(old, slots)
-  self.on_moved(old)
+  if old then
+    inherit(old, slots)
+    self.on_moved(old)
+  end
 end
 
 -- queries --------------------------------------------------------------------
@@ -225,16 +206,6 @@ local function ask(self, source)
   local slots, why = read(self, reply, source)
   if not slots then return nil, "connect", why end
   return slots
-end
-
--- The code for a node's failure: "connect", or "redis" for a refusal, which is
--- not retried.
--- @treturn string
--- @treturn boolean whether the node refuses the connection, such as a login
-local function refusal(code, detail)
-  local class = code == "redis" and errors.classify(detail)
-  if not class or class.retry then return "connect", false end
-  return "redis", class.code == "connect"
 end
 
 local advice = {
@@ -271,9 +242,12 @@ local function query(self)
       adopt(self, slots)
       return true
     end
-    local is_final
-    fault, is_final = refusal(code, detail)
-    if is_final then refused = refused or detail end
+    local class = code == "redis" and errors.classify(detail)
+    local is_refusal = class and not class.retry
+    fault = is_refusal and "redis" or "connect"
+    if is_refusal and class.code == "connect" and not refused then
+      refused = detail
+    end
     faults[#faults + 1] = explained(source, detail)
     self.fault = faults[#faults]
   end
@@ -332,11 +306,11 @@ function cluster:of(keys) return self.slots[slot_of(keys)] end
 -- @tparam number deadline by host.now()
 -- @return node, or nil, code, detail
 function cluster:find(keys, deadline)
+  if not self:of(keys) then
+    local ok, code, detail = self:connect(deadline)
+    if not ok then return nil, code, detail end
+  end
   local its = self:of(keys)
-  if its then return its end
-  local ok, code, detail = self:connect(deadline)
-  if not ok then return nil, code, detail end
-  its = self:of(keys)
   if its then return its end
   return nil, "redis", ("CLUSTERDOWN no node of %s has slot %d"):format(
     self.where, slot_of(keys))

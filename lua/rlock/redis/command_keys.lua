@@ -6,11 +6,6 @@ local errors = require "rlock.redis.errors"
 
 local command_keys = {}
 
--- Is this a whole number that can be the position of a word?
-local function is_position(n)
-  return type(n) == "number" and n % 1 == 0 and n > -2^20 and n < 2^20
-end
-
 -- Reads a reply to COMMAND INFO.
 -- @treturn table|boolean { first, last, step }: positions after the command's
 --   name, negative ones from the end, first 0: none; false: only COMMAND
@@ -18,8 +13,11 @@ end
 local function place_in(reply)
   local about = type(reply) == "table" and reply[1]
   if type(about) ~= "table" then return false end
-  for i = 4, 6 do
-    if not is_position(about[i]) then return false end
+  for i = 4, 6 do                       -- whole numbers, not too great
+    local n = about[i]
+    if type(n) ~= "number" or n % 1 ~= 0 or n <= -2^20 or n >= 2^20 then
+      return false
+    end
   end
   for _, flag in ipairs(type(about[3]) == "table" and about[3] or {}) do
     if flag == "movablekeys" then return false end

@@ -20,10 +20,9 @@ local compiled = setmetatable({}, { __mode = "k" })
 local function op_of(policy)
   local peek = policy.server.peek
   if not compiled[peek] then
-    local op = require("rlock.script").compile(policy.name, "call",
+    compiled[peek] = require("rlock.script").compile(policy.name, "call",
       effect.guarded(peek))
-    op.is_once = true
-    compiled[peek] = op
+    compiled[peek].is_once = true
   end
   return compiled[peek]
 end

@@ -30,20 +30,32 @@ errors.codes = {
   replicas = true,
 }
 
-local function row(code, applied, retry, node_down)
-  return {
-    code = code, applied = applied, retry = retry, node_down = node_down,
-  }
+local function row(code, applied, retry, node_down, more)
+  local its = more or {}
+  its.code, its.applied, its.retry, its.node_down =
+    code, applied, retry, node_down
+  return its
 end
+
+-- Another node of the cluster has the slot, or imports it.
+local elsewhere = row("refused", "no", false, false, { redirects = true,
+  explain = "the key is on another node of a cluster; open the client with "
+    .. "redis+cluster:// instead of redis://" })
+
+--- The row of these for the client of a cluster, which follows them until its
+--  deadline.
+errors.redirected = row("timeout", "no", true, false, { redirects = true,
+  explain = "the nodes of the cluster keep redirecting it" })
 
 local words = {
   -- A script runs longer than busy-reply-threshold and blocks the server.
-  BUSY = row("redis", "no", true, false),
+  BUSY = row("redis", "no", true, false, { names = "name" }),
   -- The server is loading its data set after a start.
   LOADING = row("redis", "no", true, true),
-  -- A replica, or a demoted primary. A script is refused at its first write, so
-  -- nothing was applied.
-  READONLY = row("redis", "no", true, true),
+  -- A script is refused at its first write, so nothing was applied.
+  READONLY = row("redis", "no", true, true, { explain = "the server is a "
+    .. "replica; connect to its primary, or through redis+sentinel:// or "
+    .. "redis+cluster://" }),
   -- A replica without its primary, with replica-serve-stale-data no.
   MASTERDOWN = row("redis", "no", true, true),
   -- Saving to disk failed, and stop-writes-on-bgsave-error is on.
@@ -56,25 +68,28 @@ local words = {
   CLUSTERDOWN = row("redis", "no", true, true),
   -- A slot is being migrated, and the keys are on two nodes.
   TRYAGAIN = row("redis", "no", true, false),
-  -- Another node of the cluster has the slot, or imports it. Only a cluster's
-  -- client follows these.
-  MOVED = row("refused", "no", false, false),
-  ASK = row("refused", "no", false, false),
-  -- Keys of one command in different slots.
-  CROSSSLOT = row("refused", "no", false, false),
+  MOVED = elsewhere, ASK = elsewhere,
+  CROSSSLOT = row("refused", "no", false, false, { explain = "the keys of "
+    .. "this lock are in different slots of the cluster; give its name a hash "
+    .. "tag" }),
   -- The script cache was emptied: load the script and send it again.
-  NOSCRIPT = row("redis", "no", true, false),
+  NOSCRIPT = row("redis", "no", true, false,
+    { forget = "script", pause = false }),
   -- Ours: a request carried a deadline, see expiry.lua.
-  EXPIRED = row("timeout", "no", true, false),
+  EXPIRED = row("timeout", "no", true, false,
+    { forget = "clock", pause = false }),
   -- The connection is not authenticated.
   NOAUTH = row("connect", "no", false, false),
   WRONGPASS = row("connect", "no", false, false),
   -- Protected mode: the server accepts only loopback connections.
   DENIED = row("connect", "no", false, true),
   -- The user lacks a permission; in a script perhaps only for a later write.
-  NOPERM = row("redis", "maybe", false, false),
-  -- The key has another type; a script may have written to others before.
-  WRONGTYPE = row("redis", "maybe", false, false),
+  NOPERM = row("redis", "maybe", false, false, { permits = true,
+    explain = "rlockctl doctor --name NAME lists what the user lacks" }),
+  -- A script may have written to other keys before.
+  WRONGTYPE = row("redis", "maybe", false, false, { gone = true,
+    expects = true, explain = "a key of this name holds something else, such "
+    .. "as a lock of another kind" }),
   -- The reply to SCRIPT KILL if the script has written already.
   UNKILLABLE = row("redis", "no", false, false),
   -- MULTI was refused earlier, so EXEC did nothing.
@@ -82,43 +97,10 @@ local words = {
   -- The generic error, also of a script that failed midway.
   ERR = row("redis", "maybe", false, false),
 }
-words.BUSY.names = "name"
-words.NOSCRIPT.forget, words.NOSCRIPT.pause = "script", false
-words.EXPIRED.forget, words.EXPIRED.pause = "clock", false
-words.READONLY.explain = "the server is a replica; connect to its primary, or "
-  .. "through redis+sentinel:// or redis+cluster://"
-words.NOPERM.explain = "rlockctl doctor --name NAME lists what the user lacks"
-words.NOPERM.permits = true
-words.MOVED.explain = "the key is on another node of a cluster; open the "
-  .. "client with redis+cluster:// instead of redis://"
-words.ASK.explain = words.MOVED.explain
-words.MOVED.redirects, words.ASK.redirects = true, true
-
---- The row of both for the client of a cluster, which follows them until its
---  deadline.
-errors.redirected = row("timeout", "no", true, false)
-errors.redirected.redirects = true
-errors.redirected.explain = "the nodes of the cluster keep redirecting it"
-
-words.CROSSSLOT.explain = "the keys of this lock are in different slots of the "
-  .. "cluster; give its name a hash tag"
-words.WRONGTYPE.explain = "a key of this name holds something else, such as a "
-  .. "lock of another kind"
-words.WRONGTYPE.gone, words.WRONGTYPE.expects = true, true
 
 -- The other cause of CLUSTERDOWN: a slot has no owner. Other slots may work, so
 -- the connection stays.
-local slot_down = row("redis", "no", true, false)
-slot_down.slot_down = true
-
--- A renamed or unsupported command; inside a script the error is another one.
-local absent = row("redis", "no", false, false)
-absent.explain = "the server lacks the command: is it a Sentinel, or a proxy?"
-
--- What INCRBY says of a text. Commands say the same of their arguments.
-local no_integer = row("redis", "maybe", false, false)
-no_integer.explain = "perhaps a key of this name holds something else"
-no_integer.expects = true
+local slot_down = row("redis", "no", true, false, { slot_down = true })
 
 -- Errors that Redis only calls ERR, by patterns of their text.
 local plain = {
@@ -130,8 +112,13 @@ local plain = {
   { "^invalid password", words.WRONGPASS },
   { "AUTH", row("connect", "no", false, false) },
   { "^DB index is out of range", row("connect", "no", false, false) },
-  { "^unknown command", absent },
-  { "^value is not an integer", no_integer },
+  -- It was renamed, or is not supported. Inside a script the error is another.
+  { "^unknown command", row("redis", "no", false, false, { explain =
+    "the server lacks the command: is it a Sentinel, or a proxy?" }) },
+  -- What INCRBY says of a text. Commands say the same of their arguments.
+  { "^value is not an integer", row("redis", "maybe", false, false,
+    { expects = true,
+      explain = "perhaps a key of this name holds something else" }) },
   -- A key or command that a script lacks, since Redis 7.0.
   { "^The user executing the script can't ", words.NOPERM },
   -- The script did not compile on the server, so it did not run.
@@ -139,8 +126,7 @@ local plain = {
 }
 
 -- Unknown first words come from scripts and modules.
-local unknown = row("redis", "maybe", false, false)
-unknown.names = "where"
+local unknown = row("redis", "maybe", false, false, { names = "where" })
 
 --- Rows for calls without a reply, or with one that does not count.
 --  closed: the connection was lost during the call. timeout: no reply before
@@ -148,19 +134,12 @@ unknown.names = "where"
 --  it was executed, but too few replicas have confirmed it.
 errors.transport = {
   closed = row("closed", "maybe", true, true),
-  timeout = row("timeout", "maybe", true, true),
+  timeout = row("timeout", "maybe", true, true, { names = "name", advice =
+    "; if the server answers BUSY, its script runs too long: redis-cli script "
+    .. "kill" }),
   connect = row("connect", "no", true, true),
   replicas = row("replicas", "maybe", true, false),
 }
-errors.transport.timeout.names = "name"
-errors.transport.timeout.advice = "; if the server answers BUSY, its script "
-  .. "runs too long: redis-cli script kill"
-
--- Redis before 7.0 reports a command that failed inside a script as
--- "ERR Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".
-local function inside_script(message)
-  return message:match("@?user_script: ?%d+: (%u%u+ .*)$")
-end
 
 --- Classifies a Redis error message.
 --  @tparam string message as Redis sent it, without the leading "-"
@@ -178,7 +157,9 @@ function errors.classify(message)
   for _, case in ipairs(plain) do
     if rest:find(case[1]) then return case[2] end
   end
-  local inner = inside_script(rest)
+  -- Redis before 7.0 reports a command that failed inside a script as "ERR
+  -- Error running script (call to f_<sha>): @user_script:1: WRONGTYPE ...".
+  local inner = rest:match("@?user_script: ?%d+: (%u%u+ .*)$")
   return inner and errors.classify(inner) or words.ERR
 end
 

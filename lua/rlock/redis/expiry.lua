@@ -1,14 +1,9 @@
---- Requests that expire by the server's clock: protection against late delivery
---  where lost connections cannot be sealed (seal.lua). A prologue makes an
---  operation do nothing after its deadline. An owner sends nothing until its
---  older requests with an unknown outcome have certainly expired; requests of
---  other owners do not delay it.
---
---  The deadline is the lowest reading that the server's clock can have when the
---  client gives the request up; TIME on each connection gives the clock's
---  offset. If the server refuses a request as expired, TIME is read again,
---  because the clock may have been set forward. If the clock is set back, the
---  server may execute an expired request.
+--- Requests that expire by the server's clock, where lost connections cannot be
+--  sealed: see "Sealing" in README.md. A prologue makes an operation do nothing
+--  after its deadline. That is the lowest reading that the server's clock can
+--  have when the client gives the request up; TIME on each connection gives the
+--  clock's offset. An owner sends nothing until its older requests with an
+--  unknown outcome have expired; requests of other owners do not delay it.
 
 local expiry = {}
 
@@ -24,20 +19,13 @@ function expiry.is_on(node) return node.seals.mode == "time" end
 -- op -> the same with the prologue
 local guarded = setmetatable({}, { __mode = "k" })
 
-local function guard(op)
-  local its = guarded[op]
-  if not its then
-    its = require("rlock.script").with_deadline(op)
-    guarded[op] = its
-  end
-  return its
-end
-
 --- The operation to send to a node, with the prologue if it needs one.
 -- @tparam table node
 -- @tparam table op the result of script.compile
 function expiry.shipped(node, op)
-  return expiry.is_on(node) and guard(op) or op
+  if not expiry.is_on(node) then return op end
+  guarded[op] = guarded[op] or require("rlock.script").with_deadline(op)
+  return guarded[op]
 end
 
 -- the server's clock ----------------------------------------------------------
@@ -58,15 +46,6 @@ local function learn(node, deadline)
   return node.clock
 end
 
-local function clock_of(node, deadline)
-  local clock, now = node.clock, node.host.now()
-  if clock and clock.connection == node.connection
-      and now - clock.read < FRESH then
-    return clock
-  end
-  return learn(node, deadline)
-end
-
 --- Makes the next request read the server's clock.
 function expiry.invalidate(node) node.clock = nil end
 
@@ -76,7 +55,11 @@ function expiry.invalidate(node) node.clock = nil end
 -- @treturn[1] string milliseconds of the server's clock
 -- @treturn[2] nil, code, detail
 function expiry.word(node, deadline)
-  local clock, code, detail = clock_of(node, deadline)
+  local clock, code, detail = node.clock, nil, nil
+  if not clock or clock.connection ~= node.connection
+      or node.host.now() - clock.read >= FRESH then
+    clock, code, detail = learn(node, deadline)
+  end
   if not clock then return nil, code, detail end
   local ms = clock.ms + (deadline - clock.read) * 1000 * (1 - DRIFT)
   return ("%.0f"):format(floor(ms))
@@ -97,13 +80,6 @@ local function requester_of(op, keys, owner)
   return keys[1] .. "\n" .. (by_owner[op.op] and owner or "")
 end
 
-local function drop_expired(node, now)
-  node.in_doubt, node.dropped_at = node.in_doubt or {}, now
-  for requester, deadline in pairs(node.in_doubt) do
-    if deadline <= now then node.in_doubt[requester] = nil end
-  end
-end
-
 --- Records a request whose outcome is unknown.
 -- @tparam table node
 -- @tparam table op
@@ -112,11 +88,15 @@ end
 -- @tparam number deadline when it expires, by host.now()
 function expiry.mark_in_doubt(node, op, keys, owner, deadline)
   if harmless[op.op] then return end
-  local now = node.host.now()
+  local now, in_doubt = node.host.now(), node.in_doubt or {}
+  node.in_doubt = in_doubt
   if now > (node.dropped_at or -PERIOD) + PERIOD then
-    drop_expired(node, now)
+    node.dropped_at = now
+    for other, ends in pairs(in_doubt) do
+      if ends <= now then in_doubt[other] = nil end
+    end
   end
-  local in_doubt, requester = node.in_doubt, requester_of(op, keys, owner)
+  local requester = requester_of(op, keys, owner)
   in_doubt[requester] = max(in_doubt[requester] or deadline, deadline)
 end
 

@@ -26,20 +26,15 @@ local function load_sentinel()                           -- on first use
   return require "rlock.redis.sentinel"
 end
 
-local function where_of(options)
-  if options.sentinels then return load_sentinel().show(options) end
-  return options.path or (options.host .. ":" .. options.port)
-end
-
 --- @tparam table host
 -- @tparam table options the result of url.parse, and timeout, connect_timeout
 --   (seconds), name, tls; last_pause, the longest back-off between attempts to
 --   connect (2)
 function node.new(host, options)
   local self = setmetatable({
-    host = host,
-    options = options,
-    where = where_of(options),
+    host = host, options = options,
+    where = options.sentinels and load_sentinel().show(options)
+      or options.path or options.host .. ":" .. options.port,
     timeout_ms = duration.ms(options.timeout),
     connect_ms = duration.ms(options.connect_timeout),
     singleflight = singleflight.new(host),
@@ -62,32 +57,18 @@ function node.new(host, options)
   return self
 end
 
--- the interface of cluster.lua, which has a node for each slot ----------------
+-- the interface of a cluster --------------------------------------------------
 
---- The node that has these keys, if that is known.
+--- As in cluster.lua, where each slot has a node: this one has all keys.
 function node:of() return self end
-
---- As `of`, but may wait for it until the deadline.
--- @return node, or nil, code, detail
-function node:find() return self end
-
---- A node for requests that every node can serve.
-function node:any() return self end
+node.find, node.any = node.of, node.of
+function node.uses() return true end
+function node.size() return 1 end
+function node.check_keys() end
+function node.suspect() end
 
 --- Calls fn(node) for each node, now and when there is a new one.
 function node:each(fn) fn(self) end
-
---- Does this node have any keys?
-function node.uses() return true end
-
---- Raises an error if no node can have all these keys of a lock.
-function node.check_keys() return nil end
-
---- The number of nodes.
-function node.size() return 1 end
-
---- Called after a failure which may mean that another node has the keys.
-function node.suspect() return nil end
 
 -- connecting -----------------------------------------------------------------
 
@@ -98,14 +79,6 @@ function node.suspect() return nil end
 function node.on_lost() end
 function node.on_left() end
 function node.on_replaced() end
-
--- Where to connect.
--- @return a table with host and port, or path; or nil, code, detail
-local function place_of(self)
-  if not self.sentinel then return self.options end
-  return self.sentinel:locate(self.host.now()
-    + LOCATE * self.options.connect_timeout)
-end
 
 --- Reports an event of this server, see events.lua.
 function node:report(level, event, message, fields)
@@ -123,53 +96,60 @@ end
 -- @return connection, or nil, code, detail
 function node:open(lost, message, is_single)
   local options, commands = self.options, handshake(self.options)
-  local at, code, detail = place_of(self)
-  if not at then return nil, code, detail end
-  if self.sentinel then commands[#commands + 1] = seal.hello end
-  local connection
-  connection, code, detail = self.host.connect {
+  local sentinel, at = self.sentinel, options
+  if sentinel then
+    local code, detail
+    at, code, detail = sentinel:locate(self.host.now()
+      + LOCATE * options.connect_timeout)
+    if not at then return nil, code, detail end
+    commands[#commands + 1] = seal.hello
+  end
+  local connection, code, detail = self.host.connect {
     host = at.host, port = at.port, path = at.path, pool = options.pool,
     tls = options.tls, timeout = self.connect_ms, lost = lost,
     message = message, is_single = is_single,
     silent = not message and not is_single and self.timeout_ms or 0,
-    handshake = commands, seals = self.seals,
-    role = self.sentinel and "master",
+    handshake = commands, seals = self.seals, role = sentinel and "master",
   }
-  return self:verify_address(at, connection, code, detail)
-end
-
--- Closes a connection if the master has moved in the meantime.
-function node:verify_address(address, connection, code, detail)
-  if not self.sentinel then return connection, code, detail end
+  if not sentinel then return connection, code, detail end
   if not connection then
-    self.sentinel:suspect(address)
+    sentinel:suspect(at)
     return nil, code == "connect" and "closed" or code, detail
-  elseif address ~= self.sentinel.address then
+  elseif at ~= sentinel.address then               -- it has moved meanwhile
     connection:close()
     return nil, "closed", "the master has moved"
   end
-  connection.address = address
+  connection.address = at
   return connection
+end
+
+--- As `open`; reports a loss of the connection, which then has a `why_lost`.
+-- @tparam string what  for messages: "the connection"
+-- @tparam function forget called with the connection when it drops; not before
+--   `open_reported` has returned it
+function node:open_reported(what, forget)
+  local connection, code, detail, why_lost
+  connection, code, detail = self:open(function(why)
+    self:report("info", "disconnected",
+      ("lost %s to %s: %s"):format(what, self.where, why), { reason = why })
+    why_lost = why
+    if not connection then return end
+    connection.why_lost = why
+    forget(connection)
+  end)
+  if connection then connection.why_lost = why_lost end
+  return connection, code, detail
 end
 
 -- Opens a connection, or reuses one that could not be made ready before.
 local function opened(self)
-  local connection, code, detail = self.unready
+  local unready = self.unready
   self.unready = nil
-  if connection then return connection end
-  local why_lost
-  connection, code, detail = self:open(function(why)
-    self:report("info", "disconnected",
-      ("lost the connection to %s: %s"):format(self.where, why),
-      { reason = why })
-    why_lost = why
-    if not connection then return end    -- the opener does not have it yet
-    connection.why_lost = why
+  if unready then return unready end
+  return self:open_reported("the connection", function(connection)
     if self.connection == connection then self:forget(connection) end
     if self.unready == connection then self.unready = nil end
   end)
-  if connection then connection.why_lost = why_lost end
-  return connection, code, detail
 end
 
 -- Opens the connection and makes it ready, which seals its predecessors. After
@@ -195,18 +175,13 @@ local function try(self, attempt)
   return connection
 end
 
--- The server behind a connection, as far as it is known.
-local function server_of(connection)
+-- Detects that a new connection reaches another or a restarted server.
+local function compare(self, connection)
   local known = connection.identity or connection   -- in nginx it is the pool
-  return {
+  local old, new = self.server, {
     run_id = known.run_id, replication = known.replication,
     address = connection.address and url.host_port(connection.address),
   }
-end
-
--- Detects that a new connection reaches another or a restarted server.
-local function compare(self, connection)
-  local old, new = self.server, server_of(connection)
   self.server = new
   if not old then return end
   self:report("info", "reconnected", "connected to " .. self.where .. " again")
@@ -337,14 +312,14 @@ function node:interrupt(deadline, words, n)
   return connection:send(self.timeout_ms, words, n)
 end
 
--- The time for the reply to a request that is sent now.
--- @treturn[1] integer milliseconds
--- @treturn[1] number now, by host.now()
--- @treturn[2] nil, code, detail
-local function time_left(self, deadline)
+-- The connection for a request, the milliseconds for its reply, and now; or
+-- nil, code, detail.
+local function connection_for(self, deadline)
+  local connection, code, detail = self:connect(deadline)
+  if not connection then return nil, code, detail end
   local now = self.host.now()
   local ms = duration.ms(deadline - now)
-  if ms > 0 then return math.min(ms, self.timeout_ms), now end
+  if ms > 0 then return connection, math.min(ms, self.timeout_ms), now end
   return nil, "timeout", self.where .. ": no time left"
 end
 
@@ -357,12 +332,9 @@ end
 -- @return detail; for "cancelled", the value to raise
 -- @treturn number|nil when it was sent, by host.now()
 function node:call(deadline, words, n)
-  local connection, code, detail = self:connect(deadline)
-  if not connection then return nil, code, detail end
-  local ms, sent, why = time_left(self, deadline)
-  if not ms then return nil, sent, why end
-  local reply
-  reply, code, detail = connection:send(ms, words, n)
+  local connection, ms, sent = connection_for(self, deadline)
+  if not connection then return nil, ms, sent end
+  local reply, code, detail = connection:send(ms, words, n)
   if reply == nil then self:handle(connection, code, detail) end
   return reply, code, detail, sent
 end
@@ -385,10 +357,8 @@ end
 -- @treturn[1] number when they were sent
 -- @treturn[2] nil, code, detail when there is no connection
 function node:pipeline(deadline, commands)
-  local connection, code, detail = self:connect(deadline)
-  if not connection then return nil, code, detail end
-  local ms, sent, why = time_left(self, deadline)
-  if not ms then return nil, sent, why end
+  local connection, ms, sent = connection_for(self, deadline)
+  if not connection then return nil, ms, sent end
   local replies, codes, details = connection:pipeline(ms, commands)
   for i, failure in pairs(codes) do
     self:handle(connection, failure, details[i])

@@ -222,11 +222,11 @@ end
 
 -- How to send a request: a function as node.call.
 local function caller(node, op, keys, owner)
-  if not keys.replicas or load_replicas().is_direct(op) then
+  if not keys.replicas or load_replicas().direct[op.op] then
     return node.call
   end
   local connection = remote.dedicated(node, keys, owner)
-  local is_confirmed = load_replicas().must_confirm(op)
+  local is_confirmed = not load_replicas().unconfirmed[op.op]
   return function(_, deadline, words)
     return connection:call(deadline, words, is_confirmed, op.is_once)
   end

@@ -4,12 +4,8 @@
 --  own, the dedicated connections of a node. A dedicated connection sends all
 --  queued requests in one pipeline with a single WAIT (group commit). An
 --  owner's requests for a lock always use the same dedicated connection, which
---  keeps them in order.
---
---  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a dedicated connection sets a mark before WAIT, a
---  key that expires at once. A server over its `maxmemory` refuses SET, but not
---  in a script that has written before.
+--  keeps them in order. Before WAIT it sets a mark, a key that expires at once,
+--  because a retried request may write nothing: see the end of README.md.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
@@ -103,15 +99,10 @@ local function connect(self, deadline)
   if not connection or connection.is_pool then
     return connection, code, detail
   end
-  local why_lost
-  connection, code, detail = node:open(function(why)
-    node:report("info", "disconnected", ("lost a connection to %s: %s"):format(
-      node.where, why), { reason = why })
-    why_lost = why
-    self:forget()
-  end)
+  connection, code, detail =
+    node:open_reported("a connection", function() self:forget() end)
   if not connection then return nil, code, detail end
-  if why_lost then return nil, "closed", why_lost end
+  if connection.why_lost then return nil, "closed", connection.why_lost end
   self.connection = connection
   local ok
   ok, code, detail = connection:make_ready(node.connect_ms, node.seals)
@@ -166,21 +157,6 @@ local function commands_of(self, batch, sha, ms)
     ("%d"):format(replicas.needed(self.node, self.wanted.count)),
     ("%d"):format(ms) }
   return commands, n + 2
-end
-
--- How long WAIT may take: at most a part of the time, which leaves LATE if
--- there is enough of it.
--- @tparam table self
--- @tparam number ms until the deadline
--- @treturn integer ms
-local function time_for_wait(self, ms)
-  local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
-  return max(1, min(self.wanted.ms, floor(most)))
-end
-
--- Has the server executed what was sent, and only WAIT has not ended?
-local function awaits_replicas(self)
-  return self.mark and self.replies[self.mark] ~= nil
 end
 
 local function unconfirmed_by(self)
@@ -277,7 +253,9 @@ local function exchange(self, batch)
   for _, request in ipairs(batch) do request.is_sent = true end
   local sent = self.host.now()
   local ms = max(1, min(deadline - sent, self.node.options.timeout) * 1000)
-  local wait_ms = time_for_wait(self, ms)
+  -- WAIT may take a part of the time, which leaves LATE if there is enough.
+  local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
+  local wait_ms = max(1, min(self.wanted.ms, floor(most)))
   local commands, last = commands_of(self, batch, sha, wait_ms)
   self.replies, self.mark = {}, last and last - 1
   local replies, codes, details =
@@ -327,19 +305,14 @@ end
 -- The dedicated connection's task, while requests are queued.
 local function serve(self) self.host.guard(abort, self, work, self) end
 
--- In nginx, a task may end at any moment.
-local function has_died(self)
-  return self.task and self.host.is_over(self.task)
-end
-
 local function enqueue(self, deadline, words, is_confirmed, is_once)
-  if self.is_serving and has_died(self) then
+  -- In nginx, a task may end at any moment.
+  if self.is_serving and self.task and self.host.is_over(self.task) then
     fail_all(self, "closed", "the task of the connection has ended")
   end
   local request = {
     words = words, deadline = deadline, is_confirmed = is_confirmed,
-    is_once = is_once,
-    event = self.host.event(),
+    is_once = is_once, event = self.host.event(),
   }
   self.queue[#self.queue + 1] = request
   if not self.is_serving then
@@ -358,29 +331,25 @@ local function result(self, request)
     local woken, code, unwind = request.event:pause(max(limit, 0))
     if woken == nil then return nil, code, unwind end
     local problem = not request.is_sent and self.node.problem
-    if not woken and request.is_confirmed and awaits_replicas(self) then
-      return nil, "replicas", unconfirmed_by(self)
+    if not woken and request.is_confirmed
+        and self.mark and self.replies[self.mark] ~= nil then
+      return nil, "replicas", unconfirmed_by(self)    -- only WAIT has not ended
+    elseif not woken and problem then
+      return nil, problem.code, problem.detail
+    elseif not woken then
+      return nil, "timeout", "no answer in time"
     end
-    if not woken and problem then return nil, problem.code, problem.detail end
-    if not woken then return nil, "timeout", "no answer in time" end
   end
   return request.reply, request.code, request.detail, request.sent
 end
 
--- Operations that change nothing that must survive a failover; some need no
--- dedicated connection.
-local unconfirmed = { release = true, leave = true }
-local direct = { peek = true, count = true, refresh = true }
+--- The operations that bypass these connections. They have no owner whose
+--  requests must stay in order, and change nothing that must survive a
+--  failover. A heartbeat queued behind a WAIT would be late.
+replicas.direct = { peek = true, count = true, refresh = true }
 
---- Does this operation bypass these connections? It has no owner whose requests
---  must stay in order, and changes nothing that must survive a failover. A
---  heartbeat queued behind a WAIT would be late.
--- @tparam table op
-function replicas.is_direct(op) return direct[op.op] == true end
-
---- Must this operation be confirmed?
--- @tparam table op
-function replicas.must_confirm(op) return not unconfirmed[op.op] end
+--- Those that need no confirmation, for the latter reason.
+replicas.unconfirmed = { release = true, leave = true }
 
 --- Sends one command, as node:call.
 -- @tparam number deadline by host.now(), also for the confirmation

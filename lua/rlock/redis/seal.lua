@@ -1,15 +1,8 @@
---- Seals lost connections against late delivery. The network may deliver an
---  unanswered request after newer ones of the same owner: a late release would
---  free a newer hold. So each connection learns its CLIENT ID, and before
---  anything is sent on its successor the server has answered a CLIENT KILL of
---  the lost one. From then on the server executes nothing more from it.
---
---  Ids restart when a server restarts, so they belong to its run_id. A lost
---  connection of another server stays pending until we connect to that server
---  again.
---
---  A server may refuse CLIENT ID, CLIENT KILL or INFO, and a proxy may answer
---  them itself. Then requests carry a deadline instead (expiry.lua).
+--- Seals lost connections against late delivery: before anything is sent on a
+--  connection, the server has answered a CLIENT KILL of its lost predecessors.
+--  From then on it executes nothing more from them. Why, and where that does
+--  not work: "Sealing" in README.md. There, requests carry a deadline instead
+--  (expiry.lua).
 
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
@@ -136,11 +129,10 @@ function seal.new(node, mode)
   }, seal)
 end
 
--- Drops the oldest lost connection of another server. This server's cannot
--- accumulate: they are sealed before a new connection is used.
-local function make_room(pending, run_id)
+-- Removes the first (the oldest) pending connection for which is(it) is true.
+local function remove(pending, is)
   for i, identity in ipairs(pending) do
-    if identity.run_id ~= run_id then return table.remove(pending, i) end
+    if is(identity) then return table.remove(pending, i) end
   end
 end
 
@@ -149,7 +141,11 @@ end
 function seal:lost(identity)
   local pending = self.pending
   if not identity or not identity.id or self.mode ~= "kill" then return end
-  if #pending >= MOST then make_room(pending, identity.run_id) end
+  -- This server's cannot accumulate: they are sealed before a new connection
+  -- is used.
+  if #pending >= MOST then
+    remove(pending, function(its) return its.run_id ~= identity.run_id end)
+  end
   pending[#pending + 1] = identity
 end
 
@@ -164,12 +160,6 @@ end
 
 local function kill(identity)
   return { "CLIENT", "KILL", "ID", ("%d"):format(identity.id) }
-end
-
-local function confirm_kill(self, identity)
-  for i, other in ipairs(self.pending) do
-    if other == identity then return table.remove(self.pending, i) end
-  end
 end
 
 --- Falls back to requests with a deadline, because CLIENT KILL does not work.
@@ -202,7 +192,7 @@ function seal:kill_pending(identity, exchange)
   local code, detail
   for i, lost in ipairs(victims) do
     if replies[i] ~= nil then
-      confirm_kill(self, lost)
+      remove(self.pending, function(its) return its == lost end)
     elseif codes[i] == "redis" and is_refusal(details[i]) then
       self:refuse(details[i])
       return true

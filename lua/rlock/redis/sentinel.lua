@@ -1,15 +1,12 @@
---- Finds a master through Redis Sentinel, and follows its failovers. The
---  Sentinels are queried in turn; the first that answers moves to the front,
---  and the others that it names are added. There is one current address at a
---  time: `moved` is called when it changes.
+--- Finds a master through Redis Sentinel, and follows its failovers: see
+--  "Failover" in README.md. The Sentinels are queried in turn; the first that
+--  answers moves to the front, and the others that it names are added. There is
+--  one current address at a time: `moved` is called when it changes.
 --
---  Each failover has an epoch. An answer of an earlier epoch comes from a
---  Sentinel that has missed a failover, so it is ignored. If most Sentinels
---  give such answers, they were set up again, and the latest one is accepted.
---
---  A background task subscribes to "+switch-master" at one Sentinel, and polls
---  all in rotation: a message may be missed, or that Sentinel be cut off from
---  the others.
+--  An answer of an earlier epoch comes from a Sentinel that has missed a
+--  failover. If most give such answers, they were set up again, and the latest
+--  one is accepted. All are polled, because a message may be missed, or the
+--  Sentinel that sends it be cut off from the others.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"
@@ -29,11 +26,7 @@ local MOST = 32          -- Sentinels to remember
 --- Back-off limits between attempts to subscribe, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.1, 2
 
-local function copy(list)
-  local all = {}
-  for i, item in ipairs(list) do all[i] = item end
-  return all
-end
+local unpack = table.unpack or unpack
 
 --- @tparam table host
 -- @tparam table options those of node.new: sentinels (list of host and port),
@@ -212,25 +205,19 @@ local function believe(self, answer)
   end
 end
 
--- Compares an answer with the current address: -1 older, 0 the same, 1 newer.
--- If an epoch is unknown, every other address is newer.
-local function age(self, answer)
-  local own, its = self.epoch, answer.epoch
-  if not self.address then return 1 end
-  if not own or not its then
-    return url.host_port(self.address) == url.host_port(answer.address)
-      and 0 or 1
-  end
-  return its < own and -1 or its > own and 1 or 0
-end
-
--- Accepts an answer that is not older. Two Sentinels may write one address in
--- two ways, so a different address of the same epoch counts only if the current
--- one does not work.
+-- Accepts an answer that is not older. If an epoch is unknown, every other
+-- address is newer. Two Sentinels may write one address in two ways, so a
+-- different address of the same epoch counts only if the current one does not
+-- work.
 local function accept(self, answer)
-  local is = age(self, answer)
-  if is < 0 then return false end
-  if is > 0 or self.is_suspect then believe(self, answer) end
+  local own, its, is_newer = self.epoch, answer.epoch, not self.address
+  if own and its and not is_newer then
+    if its < own then return false end
+    is_newer = its > own
+  elseif not is_newer then
+    is_newer = url.host_port(self.address) ~= url.host_port(answer.address)
+  end
+  if is_newer or self.is_suspect then believe(self, answer) end
   return true
 end
 
@@ -245,16 +232,17 @@ local function is_majority(answers)
 end
 
 -- Decides after all answers, if any, were older.
+-- @return as query_all
 local function decide(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then
     believe(self, answers[1])
-    return true
+    return self.address
   elseif answers[1] then
     table.insert(faults, "only Sentinels that have missed a failover answer")
   end
   local what = is_unknown and "no Sentinel knows it" or "no Sentinel answers"
-  return nil, ("%s: %s; %s"):format(self.master, what,
+  return nil, "connect", ("%s: %s; %s"):format(self.master, what,
     table.concat(faults, "; "))
 end
 
@@ -262,7 +250,7 @@ end
 -- @return the current address; or nil, "connect", detail
 local function query_all(self)
   local answers, faults, is_unknown = {}, {}, false
-  for _, at in ipairs(copy(self.list)) do
+  for _, at in ipairs { unpack(self.list) } do      -- which `listen` rotates
     local answer, why, unknown = ask(self, at)
     if self.is_closed then return nil, "closed", "the client was closed" end
     if answer then
@@ -274,9 +262,7 @@ local function query_all(self)
       faults[#faults + 1] = url.says(url.host_port(at), why)
     end
   end
-  local ok, detail = decide(self, answers, faults, is_unknown)
-  if ok then return self.address end
-  return nil, "connect", detail
+  return decide(self, answers, faults, is_unknown)
 end
 
 --- Queries the Sentinels for the master's address.

@@ -104,11 +104,6 @@ local function send_unsubscribe(self, channel, list)
   end
 end
 
-local function unsubscribe(self, channel)
-  channel.is_live, channel.is_leaving = false, true
-  send_unsubscribe(self, channel, self.opposites)
-end
-
 -- Forgets a channel.
 local function drop(self, channel)
   if channel.inbox then self.inboxes[inbox_of(channel)] = nil end
@@ -117,14 +112,6 @@ local function drop(self, channel)
   channel.is_live, channel.is_leaving, channel.has_moved = false, nil, nil
   channel.subscriber = nil
   if self.count == 0 then self.change:set() end
-end
-
--- A waiter may have joined while the channel was unsubscribed.
-local function unsubscribed(self, channel)
-  channel.is_leaving = nil
-  if not channel.idle_since then return subscribe(self, channel) end
-  drop(self, channel)
-  self.notify("dropped", channel)
 end
 
 -- Is this the confirmation of a verb that was sent? If not, the server itself
@@ -139,16 +126,16 @@ end
 
 -- All verbs have been confirmed.
 local function confirmed(self, channel)
-  if channel.is_leaving then return unsubscribed(self, channel) end
-  self.pause:reset()                      -- the connection works
-  channel.is_live = true
-  self.notify("live", channel)
-end
-
--- The server has ended the subscription.
-local function ended(self, channel)
-  channel.is_live, channel.has_moved = false, true
-  self.notify("moved", channel)
+  if not channel.is_leaving then
+    self.pause:reset()                    -- the connection works
+    channel.is_live = true
+    return self.notify("live", channel)
+  end
+  channel.is_leaving = nil
+  -- A waiter may have joined while the channel was unsubscribed.
+  if not channel.idle_since then return subscribe(self, channel) end
+  drop(self, channel)
+  self.notify("dropped", channel)
 end
 
 -- Handles a message of the connection.
@@ -165,7 +152,8 @@ local function hear(self, kind, name, payload)
   if is_ours then
     if not self.awaited[name] then confirmed(self, channel) end
   elseif kind == "sunsubscribe" and not channel.is_leaving then
-    ended(self, channel)
+    channel.is_live, channel.has_moved = false, true
+    self.notify("moved", channel)
   end
 end
 
@@ -180,7 +168,8 @@ local function drop_idle(self)
     if channel.idle_since and channel.idle_since <= before
         and not channel.is_leaving then
       if channel.is_live then
-        unsubscribe(self, channel)
+        channel.is_live, channel.is_leaving = false, true
+        send_unsubscribe(self, channel, self.opposites)
       elseif not self.connection or channel.has_moved then
         self:remove(channel)
         self.notify("dropped", channel)

@@ -31,56 +31,46 @@ local function set_db(result, text)
   return true
 end
 
-local function set_query(result, query)
-  if not query then return true end
-  local key, value = query:match("^(%a+)=(.*)$")
-  if key ~= "db" then return nil, "only ?db=n may follow the path" end
-  return set_db(result, value)
-end
-
 local function set_unix(result, host, path, query)
   if host ~= "" or path == "" or path == "/" then
     return nil, "the path must be absolute: unix:///path/to.sock"
   end
   local ok, fault = set(result, "path", path)
-  if ok then ok, fault = set_query(result, query) end
-  return ok, fault
+  if not ok or not query then return ok, fault end
+  local db = query:match("^db=(.*)$")
+  if not db then return nil, "only ?db=n may follow the path" end
+  return set_db(result, db)
 end
 
-local function set_tcp(result, host, path, query)
+local function set_tcp(result, host, path)
   local at, fault = authority.host(host, DEFAULT_PORT)
   if not at then return nil, fault end
   result.host, result.port = at.host, at.port
-  if query then return nil, "a ?query is not allowed" end
   local db = path:sub(2)
   if db ~= "" then return set_db(result, db) end
   return true
 end
 
-local function set_cluster(result, hosts, path, query)
+local function set_cluster(result, hosts, path)
   local fault
   result.seeds, fault = authority.hosts(hosts, DEFAULT_PORT)
-  if result.seeds and query then
-    fault = "a ?query is not allowed"
-  elseif result.seeds and path ~= "" and path ~= "/" and path ~= "/0" then
+  if result.seeds and path ~= "" and path ~= "/" and path ~= "/0" then
     fault = "a cluster has no databases"
   end
   return not fault, fault
 end
 
-local function set_sentinel(result, hosts, path, query)
-  local list, fault = authority.hosts(hosts, SENTINEL_PORT)
-  local ok = list ~= nil
-  result.sentinels = list
-  if ok and query then ok, fault = nil, "a ?query is not allowed" end
+local function set_sentinel(result, hosts, path)
+  local ok, fault
+  result.sentinels, fault = authority.hosts(hosts, SENTINEL_PORT)
+  if not result.sentinels then return nil, fault end
   local master, db = path:match("^/([^/]+)/?(.*)$")
-  if ok and not master then
-    ok, fault = nil, "the master's name is missing: "
-      .. "redis+sentinel://host,host2/NAME"
+  if not master then
+    return nil, "the master's name is missing: redis+sentinel://host,host2/NAME"
       .. (path == "" and authority.hint or "")
   end
-  if ok then ok, fault = set(result, "master", master) end
-  if ok and db ~= "" then ok, fault = set_db(result, db) end
+  ok, fault = set(result, "master", master)
+  if ok and db ~= "" then return set_db(result, db) end
   return ok, fault
 end
 
@@ -121,6 +111,9 @@ function url.parse(text)
   local ok, fault = true, nil
   if login then ok, fault = authority.set_login(result, login) end
   if ok then ok, fault = set_place[scheme](result, host, path, query) end
+  if ok and query and scheme ~= "unix" then
+    ok, fault = nil, "a ?query is not allowed"
+  end
   if not ok then return nil, "usage", "bad url: " .. fault end
   return result
 end

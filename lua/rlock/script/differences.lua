@@ -23,12 +23,6 @@ local patterns = {
   ["string.match"] = false,
 }
 
--- The value of an argument that is a single string literal.
-local function literal(token)
-  local is_string = token and token.kind == "string"
-  return is_string and load("return " .. token.text)() or nil
-end
-
 local function matches_empty(pattern)
   local ok, found = pcall(string.find, "", pattern)
   return ok and found and pattern:sub(1, 1) ~= "^"
@@ -53,9 +47,10 @@ local function of_call(name, arguments)
       .. " drop the others")
       :format(name, #arguments, takes[name])
   end
-  local pattern = patterns[name] ~= nil and literal(arguments[2])
+  local token = patterns[name] ~= nil and arguments[2]
   local plain = name == "string.find" and arguments[4] ~= nil
-  return pattern and not plain and of_pattern(pattern, patterns[name]) or nil
+  if not token or token.kind ~= "string" or plain then return nil end
+  return of_pattern(load("return " .. token.text)(), patterns[name])
 end
 
 --- The fault of a number that is an operand of %.

@@ -10,20 +10,14 @@
 
 local placement = {}
 
--- The names that must keep their meaning within these helpers.
-local function names_in(units)
-  local names = {}
-  for _, unit in ipairs(units) do
-    names[unit.key] = true
-    for _, use in ipairs(unit.fn.uses) do names[use.name] = true end
-  end
-  return names
-end
-
 -- Can these helpers be declared at the beginning of another? Not where a
 -- parameter hides a name. If that calls itself, it would not pay.
 local function can_enclose(unit, units)
-  local fn, names = unit.fn, names_in(units)
+  local fn, names = unit.fn, {}
+  for _, inner in ipairs(units) do
+    names[inner.key] = true
+    for _, use in ipairs(inner.fn.uses) do names[use.name] = true end
+  end
   for _, name in ipairs(fn.node.params) do
     if names[name] then return false end
   end
@@ -31,12 +25,6 @@ local function can_enclose(unit, units)
     if needed == unit then return false end
   end
   return not fn.node.vararg
-end
-
--- The home of a unit becomes `home`; or the script, if it has another one.
-local function move(unit, home)
-  local is_first = unit.home == nil or unit.home == home
-  unit.home = is_first and not unit.is_fixed and home
 end
 
 --- Sets `home` of each unit: the helper within which it is declared, or false.
@@ -52,7 +40,10 @@ function placement.decide(root, order)
     local unit = order[i]
     local home = is_direct[unit] and unit or unit.home
     for _, needed in ipairs(unit.fn and unit.fn.needs or {}) do
-      if needed ~= unit then move(needed, home) end
+      if needed ~= unit then            -- with another home, it is the script
+        local is_first = needed.home == nil or needed.home == home
+        needed.home = is_first and not needed.is_fixed and home
+      end
     end
   end
   for _, unit in ipairs(order) do

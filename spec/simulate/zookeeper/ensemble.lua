@@ -9,8 +9,8 @@
 --  - A follower that has not heard of the leader for LIMIT ticks drops its
 --    clients, and looks for a leader; so does a leader without most servers.
 --    Until then each answers what it can alone.
---  - The server with the longest log leads next, of those that have followed the
---    last leader. All sessions then have their full time again.
+--  - Of those that have followed the last leader, the one with the longest log
+--    leads next. All sessions then have their full time again.
 --
 --  Messages between two servers arrive in order, and not while they are cut
 --  off from each other. The fields on_... are called for what happens.

@@ -88,6 +88,31 @@ describe("clients of a simulated ZooKeeper", function()
   end)
 end)
 
+describe("a simulated ZooKeeper", function()
+  it("forgets what a leader that was deposed has proposed", function()
+    play(3, function(self)
+      self.host.sleep(1)
+      local ensemble = self.ensemble
+      local old = ensemble:leader()
+      local function restart_others()
+        for _, server in ipairs(ensemble) do
+          if server ~= old then ensemble:restart(server, 0.1) end
+        end
+      end
+      ensemble:cut(old, nil, 60)
+      ensemble:delete "/none"
+      restart_others()
+      self.host.sleep(5)
+      assert.not_equal(old, ensemble:leader())
+      ensemble:cut(old, nil, 0)
+      restart_others()
+      self.host.sleep(5)
+      assert.not_equal(old, ensemble:leader())
+      assert.equal(0, #old.log)
+    end)
+  end)
+end)
+
 describe("a client of a simulated ZooKeeper", function()
   it("keeps a session alive that was made after its caller gave up", function()
     play(1, function(self)

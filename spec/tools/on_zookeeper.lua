@@ -9,8 +9,9 @@ local zookeeper = require "spec.tools.zookeeper"
 
 --- @tparam string title if there is none
 -- @tparam table busted its functions, which are there only in spec files
--- @tparam[opt] table options of zookeeper.start
--- @treturn[1] table the server, until the teardown
+-- @tparam[opt] table options of zookeeper.start; or, with `servers`, their
+--   number, of zookeeper.ensemble; `watchdog` of the clients (4)
+-- @treturn[1] table the server or the ensemble, until the teardown
 -- @treturn[1] function open(options): opens a client, see fixtures.open
 -- @treturn[2] nil
 return function(title, busted, options)
@@ -20,9 +21,12 @@ return function(title, busted, options)
     end)
     return nil
   end
-  local server = zookeeper.start(options)
+  local count = options and options.servers
+  local server = count and zookeeper.ensemble(count, options)
+    or zookeeper.start(options)
   busted.teardown(function() server:stop() end)
   return server, function(more)
-    return fixtures.open({ url = server.url, watchdog = 4 }, more)
+    return fixtures.open({ url = server.url,
+      watchdog = options and options.watchdog or 4 }, more)
   end
 end

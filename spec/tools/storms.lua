@@ -8,9 +8,10 @@
 
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
+local hosts = require "spec.tools.storm_hosts"
 local link = require "spec.tools.link"
+local overlaps = require "spec.tools.overlaps"
 local proxies = require "spec.tools.proxy"
-local rlockctl = require "spec.tools.rlockctl"
 local servers = require "spec.tools.servers"
 local task = require "spec.tools.task"
 
@@ -19,14 +20,8 @@ local PERCENT, DELAY = 1, 10           -- of requests and of replies; seconds
 local LONGEST = 4                      -- outage, in seconds
 local PATIENCE = 120
 
-local HOSTS = {
-  rlockctl = { "env", rlockctl, "--lua-path", "./?.lua" },
-  nginx = io.open("/usr/lib/nginx/modules/ngx_http_lua_module.so")
-    and { "spec/tools/in-nginx" } or nil,
-}
-
 local function start(name, folder, storm, urls)
-  local words = { table.unpack(HOSTS[name]) }
+  local words = { table.unpack(hosts[name]) }
   for _, word in ipairs { "spec/tools/storm.lua", storm.seed, storm.seconds,
       storm.least, storm.seal, table.unpack(urls) } do
     words[#words + 1] = tostring(word)
@@ -53,33 +48,6 @@ local function read_holds(program, holds, storm)
       from = tonumber(from), to = tonumber(to),
     }
   end
-end
-
-local function show(hold)
-  return ("%s %s from %.6f to %.6f"):format(hold.host, hold.kind, hold.from,
-    hold.to)
-end
-
--- The one that ends later; either may be nil.
-local function later(a, b)
-  return (not a or b.to > a.to) and b or a
-end
-
--- Finds overlapping holds of a lock of which at least one writes.
-local function find_overlaps(holds)
-  local overlaps, last, last_writer = {}, {}, {}
-  table.sort(holds, function(a, b) return a.from < b.from end)
-  for _, hold in ipairs(holds) do
-    local name, writes = hold.name, hold.mode == "writes"
-    local other = writes and last[name] or last_writer[name]
-    if other and other.to > hold.from then
-      overlaps[#overlaps + 1] = ("%s: %s; %s"):format(name, show(other),
-        show(hold))
-    end
-    last[name] = later(last[name], hold)
-    if writes then last_writer[name] = later(last_writer[name], hold) end
-  end
-  return overlaps
 end
 
 local function count(holds)
@@ -138,11 +106,11 @@ end
 
 local function run(storm, urls, folder)
   local programs, holds = {}, {}
-  for name in pairs(HOSTS) do
+  for name in pairs(hosts) do
     programs[#programs + 1] = start(name, folder, storm, urls)
   end
   for _, program in ipairs(programs) do read_holds(program, holds, storm) end
-  return find_overlaps(holds), count(holds)
+  return overlaps(holds), count(holds)
 end
 
 --- Runs a storm.
@@ -154,8 +122,8 @@ end
 return function(storm)
   local open = storm.is_real and open_links or open_proxies
   local urls, folder, stop = open(storm)
-  local ok, overlaps, grants = pcall(run, storm, urls, folder)
+  local ok, found, grants = pcall(run, storm, urls, folder)
   stop()
-  if not ok then error(overlaps, 0) end
-  return overlaps, grants
+  if not ok then error(found, 0) end
+  return found, grants
 end

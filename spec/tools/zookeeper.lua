@@ -13,7 +13,9 @@
 --  Needs Debian's package libzookeeper-java (spec/tools/deps zookeeper).
 --  Everything here blocks the process.
 
+local clock = require "spec.tools.clock"
 local shell = require "spec.tools.shell"
+local switch = require "spec.tools.switch"
 
 local zookeeper = {}
 
@@ -36,6 +38,8 @@ function zookeeper.is_installed()
     JARS)) ~= ""
 end
 
+local LOCAL = "127.0.0.1"
+
 -- A port below the ephemeral ones.
 local function choose_port()
   return 10000 + shell.run("od -An -N2 -tu2 /dev/urandom") % 22000
@@ -53,7 +57,7 @@ local CONFIG = [[
 tickTime=%d
 dataDir=%s/data
 clientPort=%d
-clientPortAddress=127.0.0.1
+clientPortAddress=%s
 admin.enableServer=false
 4lw.commands.whitelist=*
 maxClientCnxns=0
@@ -70,8 +74,10 @@ end
 function Server:launch()
   local folder = shell.quote(self.folder)
   shell.run(("cat > %s/zoo.cfg <<'END'\n%s%sEND"):format(folder,
-    CONFIG:format(self.tick, self.folder, self.port), self.more))
-  local _, pid = shell.daemon(self.folder, self.ready, ("java -Xmx128m "
+    CONFIG:format(self.tick, self.folder, self.port, self.bind or LOCAL),
+    self.more))
+  local _, pid = shell.daemon(self.folder, self.ready, ((self.prefix or "")
+    .. "java -Xmx128m "
     .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
     .. "-Djute.maxbuffer=%d "
     .. "-Dznode.container.checkIntervalMs=1000 "
@@ -119,7 +125,7 @@ function zookeeper.start(options)
     local pid
     pid, output = self:launch()
     if pid then
-      self.url = ("zk://127.0.0.1:%d"):format(self.port)
+      self.url = ("zk://%s:%d"):format(LOCAL, self.port)
       return self
     end
   end
@@ -129,14 +135,18 @@ end
 --- Starts it again after `kill`, with its data.
 function Server:restart() assert(self:launch()) end
 
---- Sends it a four-letter word; returns the answer.
+--- Sends it a four-letter word; returns the answer, or "" after 2 seconds.
 function Server:says(word)
-  return (shell.run("bash -c " .. shell.quote(("exec 3<>/dev/tcp/127.0.0.1/%d;"
-    .. "printf %s >&3; cat <&3"):format(self.port, word))))
+  return (shell.run("timeout 2 bash -c " .. shell.quote(("exec 3<>/dev/tcp/%s/%d;"
+    .. "printf %s >&3; cat <&3"):format(self.address or LOCAL, self.port,
+    word))))
 end
 
 --- Sends a signal by number or name.
 function Server:signal(signal) return shell.kill(self.pid, signal) end
+
+--- Sets its wall clock, see clock.lua. Needs `clocks`.
+function Server:set_clock(seconds) clock.set(self.clock, seconds) end
 
 --- Kills it.
 Server.kill = shell.kill_daemon
@@ -152,30 +162,47 @@ end
 local Ensemble = {}
 Ensemble.__index = Ensemble
 
-local OF_ENSEMBLE = "initLimit=20\nsyncLimit=4\nquorumListenOnAllIPs=false\n"
+local OF_ENSEMBLE = "initLimit=20\nsyncLimit=4\nquorumListenOnAllIPs=%s\n"
 
---- Starts several servers; returns when they have a leader.
--- @tparam integer n
--- @tparam[opt] table options tick (ms; 500)
--- @return a list of servers, with the `url` of all
-function zookeeper.ensemble(n, options)
-  local self, more, hosts = setmetatable({}, Ensemble), OF_ENSEMBLE, {}
-  for i = 1, n do
-    more = ("%sserver.%d=127.0.0.1:%d:%d\n"):format(more, i, choose_port(),
-      choose_port())
+-- A server of an ensemble, which is not started.
+local function new_member(i, options)
+  local self = setmetatable({ tick = options.tick or 500, folder = new_folder(),
+    class_path = class_path(), ready = "lection bind port",
+    address = options.alone and switch.address(i) or LOCAL,
+    bind = options.alone and "0.0.0.0", port = choose_port() }, Server)
+  self.url = ("zk://%s:%d"):format(self.address, self.port)
+  self.prefix = options.alone and "unshare -n " or ""
+  if options.clocks then
+    self.clock = self.folder .. "/clock"
+    self.prefix = self.prefix .. shell.words(clock.words(self.clock)) .. " "
   end
+  shell.run(("mkdir %s/data && echo %d >%s/data/myid"):format(self.folder, i,
+    self.folder))
+  return self
+end
+
+--- Starts several servers.
+-- @tparam integer n
+-- @tparam[opt] table options tick (ms; 500); alone: each in its own network
+--   namespace, see switch.lua; clocks: whether set_clock works
+-- @return a list of servers, with the `url` of all, and with the `network`
+function zookeeper.ensemble(n, options)
+  options = options or {}
+  local self, hosts = setmetatable({}, Ensemble), {}
+  local more = OF_ENSEMBLE:format(options.alone ~= nil)
   for i = 1, n do
-    self[i] = setmetatable({ tick = options and options.tick or 500,
-      class_path = class_path(), folder = new_folder(), more = more,
-      ready = "lection bind port", port = choose_port() }, Server)
-    self[i].url = ("zk://127.0.0.1:%d"):format(self[i].port)
-    hosts[i] = ("127.0.0.1:%d"):format(self[i].port)
-    shell.run(("mkdir %s/data && echo %d >%s/data/myid"):format(
-      self[i].folder, i, self[i].folder))
-    local pid, output = self[i]:launch()
+    self[i] = new_member(i, options)
+    more = ("%sserver.%d=%s:%d:%d\n"):format(more, i, self[i].address,
+      choose_port(), choose_port())
+    hosts[i] = self[i].url:sub(6)
+  end
+  for _, server in ipairs(self) do
+    server.more = more
+    local pid, output = server:launch()
     if not pid then error("no private ZooKeeper: " .. output, 0) end
   end
   self.url = "zk://" .. table.concat(hosts, ",")
+  self.network = options.alone and switch.to(self)
   return self
 end
 

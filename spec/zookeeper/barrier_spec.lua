@@ -7,28 +7,19 @@ local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
 local host = require "rlock.host.uv"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("barriers on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("barriers on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 local NODE_EXISTS = -110
 
-local server = zookeeper.start()
 local peer, client, name, path, over
-
-teardown(function() server:stop() end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
 
 before_each(function()
   peer = peer or peers.open(server)

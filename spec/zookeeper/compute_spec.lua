@@ -5,35 +5,26 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local rows = require "spec.rows.compute"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("client:compute on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("client:compute on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown },
+  { watchdog = 20 })
+if not server then return end
 
 local KILL = 9
 local MOST = 524288
 local PATIENCE = 20 * slow
 local LONG = { ttl = 600 }
 
-local server = zookeeper.start()
 local peer, name
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 20 }, options)
-end
+teardown(ctl.clean)
 
 before_each(function()
   peer = peer or peers.open(server)

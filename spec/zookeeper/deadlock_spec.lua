@@ -4,30 +4,19 @@
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("a deadlock on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("a deadlock on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local LONG = 60 * slow
 local SOON = 20 * slow
 
-local server = zookeeper.start()
-
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
+teardown(ctl.clean)
 
 -- A task of a client that takes a lock, and waits for another one.
 local function crossing(client, first, second)

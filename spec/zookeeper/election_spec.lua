@@ -2,16 +2,14 @@
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("an election on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("an election on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local LONG = 30 * slow
 local WHO = "[^:]+: [^(]+%(pid %d+%)"
@@ -25,16 +23,9 @@ local LAYOUTS = {
   selector = { "lock%-", "^" .. WHO .. "$" },
 }
 
-local server = zookeeper.start()
 local peer, name
 
-teardown(function() server:stop() end)
-
 local function nodes() return peer:names("/" .. name) or {} end
-
-local function open()
-  return fixtures.open({ url = server.url, watchdog = 4 }, {})
-end
 
 before_each(function()
   peer = peer or peers.open(server)

@@ -4,31 +4,23 @@
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("locks on three ZooKeeper servers", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local three = on_zookeeper("locks on three ZooKeeper servers",
+  { describe = describe, pending = pending, teardown = teardown },
+  { servers = 3 })
+if not three then return end
 
 local STOP, CONT = 19, 18
 local TIMEOUT = 2                   -- of sessions, four ticks
 local PATIENCE = 30 * slow
 
-local three, suspended
+local suspended
 
-setup(function()
-  three = zookeeper.ensemble(3, { tick = 500 })
-end)
-
-teardown(function()
-  three:stop()
-  ctl.clean()
-end)
+teardown(ctl.clean)
 
 -- A client of some servers; default: all. They may be electing a leader.
 local function open(url)

@@ -1,26 +1,21 @@
 --- The examples on a real ZooKeeper.
 
 local eventually = require "spec.tools.eventually"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local phases = require "spec.tools.phases"
 local program = require "spec.tools.program"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("the examples on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("the examples on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local PATIENCE = 20 * slow
 local KILL, TERM, STOP, CONT = 9, 15, 19, 18
 
-local server = zookeeper.start()
 local peer
-
-teardown(function() server:stop() end)
 
 -- Starts an example; returns once it has printed this text.
 local function start(text, ...)

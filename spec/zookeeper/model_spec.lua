@@ -6,17 +6,15 @@ local codec = require "rlock.zookeeper.codec"
 local connection = require "rlock.zookeeper.connection"
 local host = require "rlock.host.uv"
 local network = require "rlockctl.simulate.network"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local oracle = require "spec.simulate.oracle"
 local scene = require "spec.simulate.zookeeper.scene"
 local sim = require "rlockctl.model.host"
 local url = require "rlock.zookeeper.url"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("the model of ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server = on_zookeeper("the model of ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local SEED = tonumber(os.getenv "RLOCK_SEED") or 1
 local COUNT = 3000
@@ -25,9 +23,6 @@ local PATIENCE = 20
 local ops, flags = codec.ops, codec.flags
 local PATHS = { "/d", "/d/a", "/d/b", "/d/c", "/d/a/x", "/d/a/y", "/d/b/x",
   "/d/c/s-", "/d/a/s-", "/none/a" }
-
-local server = zookeeper.start()
-teardown(function() server:stop() end)
 
 local function nothing() return math.huge end
 

@@ -5,32 +5,22 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local frames = require "spec.tools.frames"
+local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 local willing = require "spec.tools.willing"
-local zookeeper = require "spec.tools.zookeeper"
 
-if not zookeeper.is_installed() then
-  return describe("a release request on ZooKeeper", function()
-    pending "needs libzookeeper-java (spec/tools/deps zookeeper)"
-  end)
-end
+local server, open = on_zookeeper("a release request on ZooKeeper",
+  { describe = describe, pending = pending, teardown = teardown })
+if not server then return end
 
 local SOON = 20 * slow
 
-local server = zookeeper.start()
 local peer, client, other, name
 
-teardown(function()
-  server:stop()
-  ctl.clean()
-end)
-
-local function open(options)
-  return fixtures.open({ url = server.url, watchdog = 4 }, options)
-end
+teardown(ctl.clean)
 
 -- The path of the n-th node of the lock, or of a folder below it.
 local function path_of(n, folder)

@@ -9,8 +9,8 @@
 --  - A follower that has not heard of the leader for LIMIT ticks drops its
 --    clients, and looks for a leader; so does a leader without most servers.
 --    Until then each answers what it can alone.
---  - The server with the longest log leads next. All sessions then have their
---    full time again.
+--  - Of those that have followed the last leader, the one with the longest log
+--    leads next. All sessions then have their full time again.
 --
 --  Messages between two servers arrive in order, and not while they are cut
 --  off from each other. The fields on_... are called for what happens.
@@ -361,13 +361,20 @@ local function reached(self, list, one)
   return group
 end
 
--- Elects the one with the longest log.
+-- Does a server know more than another one? Who has followed a later leader
+-- does, even if that has proposed nothing.
+local function is_ahead(one, other)
+  if one.epoch ~= other.epoch then return one.epoch > other.epoch end
+  return last_of(one) >= last_of(other)
+end
+
+-- Elects the one that knows most.
 local function elect(self, group)
-  local best, epoch = group[1], 0
+  local best = group[1]
   for _, one in ipairs(group) do
-    if last_of(one) >= last_of(best) then best = one end
-    epoch = max(epoch, one.epoch)
+    if is_ahead(one, best) then best = one end
   end
+  local epoch = best.epoch
   group = reached(self, group, best)
   if #group < self.quorum then return end
   lead(best, epoch + 1)

@@ -32,6 +32,8 @@ for _, file in ipairs {
   files[file] = { std = "ngx_lua" }
 end
 
+files["lua/rlock/types.lua"] = { globals = { "redis", "KEYS", "ARGV" } }
+
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {

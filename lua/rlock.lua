@@ -1,6 +1,6 @@
 --- rlock for programs on libuv: `rlockctl script.lua` and plain lua5.4.
---  Durations are seconds. Failures are returned as nil, code, detail; misuse
---  raises.
+--- Durations are seconds. Failures are returned as nil, code, detail; misuse
+--- raises.
 
 if _VERSION < "Lua 5.4" then
   error('rlock needs Lua 5.4; in OpenResty, require "resty.rlock"', 0)
@@ -14,6 +14,26 @@ if host.entry_point then return host.entry_point end
 
 -- `open` loads its modules lazily, so that programs without clients start fast.
 
+---@class rlock.options.local_open: rlock.options.open
+---@field tls? rlock.options.tls
+---@field lazy? boolean connects on first use, so that opening does not fail if
+--- the server is unreachable (for the servers of a red lock)
+
+---@class rlock.options.tls
+---@field ca? string the name of a file; default: the system's certificates
+---@field cert? string the name of a file
+---@field key? string the name of a file
+---@field server_name? string default: the host of the URL
+---@field verify? boolean default: true
+
+---@alias rlock.open_options rlock.options.local_open & {
+---   url?: any, watchdog?: any, timeout?: any, connect_timeout?: any,
+---   name?: any, identity?: any, username?: any, password?: any,
+---   handover?: any, publish?: any, seal?: any, tls?: any, sentinel?: any,
+---   replicas?: any, replica_timeout?: any, nat?: any, acl?: any, log?: any,
+---   metrics?: any, lazy?: any, [string]: nil }
+
+---@class rlock: rlock.entry_point
 local rlock = {
   _VERSION = host.version,
   spawn = host.spawn,
@@ -26,12 +46,15 @@ host.entry_point = rlock
 require "rlock.several.factories"(rlock, host.now)
 
 --- The default URL of `open()`; `rlockctl --url` sets it.
+---@type string?
 rlock.default_url = nil
 
 --- The default `tls` of `open()` for rediss://; `rlockctl --cacert` sets it.
+---@type rlock.options.tls?
 rlock.default_tls = nil
 
 --- The default `log` of `open()`; `rlockctl --log` sets it.
+---@type rlock.log?
 rlock.default_log = nil
 
 local clients = setmetatable({}, { __mode = "k" })
@@ -75,23 +98,10 @@ local function complete(client, given)
 end
 
 --- Opens a client.
--- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
---   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
---   identity = false (the connection's name omits host and program),
---   username, password, publish = "publish" | "spublish" | "both",
---   sentinel = { username =, password =, tls = }: how to reach the Sentinels of
---   redis+sentinel://; tls: true, false or a table; default: as the master,
---   seal = "kill" | "time" | "off": protection against late delivery of an
---   abandoned request, see seal.lua and expiry.lua; off: none,
---   tls = { ca =, cert =, key =, server_name =, verify = true },
---   log = function(level, event, fields), see events.lua; it must not wait,
---   metrics = { "name", ... }: locks with metrics of their own,
---   lazy = true: connects on first use, so that opening does not fail if the
---   server is unreachable (for the nodes of a red lock)
--- @return[1] the client
--- @treturn[2] nil
--- @treturn[2] string code
--- @treturn[2] string detail
+---@param options? string | rlock.open_options a URL, or a table
+---@return rlock.client? client
+---@return rlock.code? code "connect", "redis", "zookeeper", "usage"
+---@return string? detail
 function rlock.open(options)
   local client, check = require "rlock.client", require "rlock.util.options"
   check_options = check_options or client.options {
@@ -113,19 +123,17 @@ function rlock.open(options)
 end
 
 --- The metrics of all clients, in the text format of Prometheus.
--- @treturn string
+---@return string
 function rlock.metrics() return require("rlock.util.metrics").text() end
 
 --- Runs a command while locks are renewed and other tasks run: see
---  rlock/host/uv/exec.lua.
--- @tparam table words  the command and its arguments; no shell
--- @tparam[opt] table options lock, on_lost = "term" | "kill" | "ignore" |
---   "signal:NAME", kill_after, env, no_input, foreground
--- @treturn[1] integer its exit status; 128 + N if signal N ended it
--- @treturn[2] nil
--- @treturn[2] string "lost" (it was stopped), "not_held", "refused" (it could
---   not be executed)
--- @treturn[2] string detail
+--- rlock/host/uv/exec.lua.
+---@param words string[] the command and its arguments; no shell
+---@param options? rlock.exec_options
+---@return integer? status of its exit; 128 + N if signal N ended it
+---@return rlock.code? code "lost" (it was stopped), "not_held", "refused" (it
+---  could not be executed)
+---@return string? detail
 function rlock.exec(words, options)
   local exec = require "rlock.host.uv.exec"
   local status, code, detail = exec.call(words, options)
@@ -138,14 +146,13 @@ local function close_all()
 end
 
 --- Runs fn as a task until it and all other tasks have ended, then closes every
---  client. rlockctl runs scripts with it.
--- @tparam function fn
--- @param ... its arguments
--- @treturn[1] boolean true
--- @treturn[1] table the results of fn, with their count in `n`
--- @treturn[2] nil
--- @treturn[2] integer exit status
--- @treturn[2] string|nil message, with a traceback
+--- client. rlockctl runs scripts with it.
+---@param fn function
+---@param ... any its arguments
+---@return boolean? # true
+---@return table|integer # the results of fn, with their count in `n`; exit
+---  status
+---@return string? # message, with a traceback
 function rlock.main(fn, ...)
   local ok, status, message = host.run(fn, ...)
   if next(clients) then host.finish(close_all) end
@@ -153,10 +160,10 @@ function rlock.main(fn, ...)
 end
 
 --- For plain lua5.4: runs fn as a task until it and all other tasks have ended.
---  SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the process.
--- @tparam function fn
--- @param ... its arguments
--- @return the results of fn; raises an error that a task did not catch
+--- SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the process.
+---@param fn function
+---@param ... any its arguments
+---@return any # the results of fn; raises an error that a task did not catch
 function rlock.run(fn, ...)
   if type(fn) ~= "function" then
     error("bad argument fn of rlock.run: must be a function", 2)

@@ -1,5 +1,5 @@
 --- rlockctl: parses the command line and runs the program or the command. Loads
---  modules lazily, to start fast.
+--- modules lazily, to start fast.
 
 local option_parser = require "rlockctl.cli.option_parser"
 
@@ -38,15 +38,15 @@ local leading = setmetatable({
 -- messages -------------------------------------------------------------------
 
 --- Prints a message to standard error.
--- @tparam string text
+---@param text string
 function cli.complain(text)
   io.stderr:write("rlockctl: ", text, "\n")
 end
 
 --- Prints an error on one line, without passwords; returns the exit status.
--- @tparam string code   of errors.lua
--- @tparam string detail
--- @treturn integer
+---@param code string of errors.lua
+---@param detail string
+---@return integer
 function cli.fault(code, detail)
   local line = detail:gsub("%s*%c%s*", " "):gsub("://%S*@", "://")
   cli.complain(line)
@@ -83,8 +83,10 @@ local function secure(address)
   return found > 0 and address or nil
 end
 
--- Sets the defaults of rlock.open.
--- @return true; or nil, code, detail
+--- Sets the defaults of rlock.open.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function set_server(chosen)
   local source = chosen.url and "--url: " or "RLOCK_URL: "
   if chosen.tls then
@@ -140,9 +142,9 @@ end
 -- running --------------------------------------------------------------------
 
 --- Runs fn as a task; returns when this and all tasks it starts have ended.
--- @tparam function fn
--- @param ... its arguments
--- @treturn integer exit status
+---@param fn function
+---@param ... any its arguments
+---@return integer # exit status
 function cli.run(fn, ...)
   local shutdown = require "rlock.host.uv.shutdown"
   shutdown.prepare(FOLDER)
@@ -182,11 +184,10 @@ local function run_command(name, words, first, chosen)
 end
 
 --- Runs rlockctl.
--- @tparam table arguments  [0] is the program
--- @tparam function embedded_text  "rlock/client.lua" -> its text, if embedded
--- @tparam table user_named  `path`: searched for modules before the embedded
---   ones
--- @treturn integer exit status
+---@param arguments table [0] is the program
+---@param embedded_text function "rlock/client.lua" -> its text, if embedded
+---@param user_named table `path`: searched for modules before the embedded ones
+---@return integer # exit status
 function cli.main(arguments, embedded_text, user_named)
   named = user_named
   -- The default of 200 takes more memory with many live tasks. A smaller value

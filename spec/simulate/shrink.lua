@@ -1,5 +1,5 @@
 --- Shrinks the plan of a run in which a fault was found, to few events (delta
---  debugging): drops parts of it as long as a fault of the same sort is found.
+--- debugging): drops parts of it as long as a fault of the same sort is found.
 
 local world = require "spec.simulate.world"
 
@@ -26,15 +26,15 @@ local function drop(plan, size, fails)
 end
 
 --- Shrinks a plan, within a number of runs and a time: a run takes long if many
---  tasks wait to the end.
--- @tparam integer seed
--- @tparam table options of world.simulate
--- @tparam table plan  with which a fault was found
--- @tparam string what the sort of the fault
--- @tparam[opt] table most `runs` (400) and `seconds` of processor time (30)
--- @treturn table the shorter plan
--- @treturn integer how many runs it took
--- @treturn boolean whether it ended early: more events might be dropped
+--- tasks wait to the end.
+---@param seed integer
+---@param options table of world.simulate
+---@param plan table with which a fault was found
+---@param what string the sort of the fault
+---@param most? table `runs` (400) and `seconds` of processor time (30)
+---@return table # the shorter plan
+---@return integer # how many runs it took
+---@return boolean # whether it ended early: more events might be dropped
 function shrink.plan(seed, options, plan, what, most)
   most = most or {}
   local runs, is_early, start = 0, false, os.clock()

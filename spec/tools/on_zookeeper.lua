@@ -1,18 +1,17 @@
 --- How specs on a private ZooKeeper begin. They are pending without one.
---
---    local server, open = on_zookeeper("a lock on ZooKeeper",
---      { describe = describe, pending = pending, teardown = teardown })
---    if not server then return end
+---
+---   local server, open = on_zookeeper("a lock on ZooKeeper",
+---     { describe = describe, pending = pending, teardown = teardown })
+---   if not server then return end
 
 local fixtures = require "spec.tools.fixtures"
 local zookeeper = require "spec.tools.zookeeper"
 
---- @tparam string title if there is none
--- @tparam table busted its functions, which are there only in spec files
--- @tparam[opt] table options of zookeeper.start
--- @treturn[1] table the server, until the teardown
--- @treturn[1] function open(options): opens a client, see fixtures.open
--- @treturn[2] nil
+---@param title string if there is none
+---@param busted table its functions, which are there only in spec files
+---@param options? table of zookeeper.start
+---@return table? # the server, until the teardown
+---@return function? # open(options): opens a client, see fixtures.open
 return function(title, busted, options)
   if not zookeeper.is_installed() then
     busted.describe(title, function()

@@ -1,15 +1,20 @@
 --- What the public objects of counters have in common.
 
+--- A counter has no owners.
+---@class rlock.counter
+---@field session rlock.session internal
+---@field record rlock.record internal
 local counter = {}
 
 --- Creates the class of a kind.
--- @tparam string kind the name of its policy
+---@param kind string the name of its policy
+---@return table
 function counter.class(kind)
   local class = {}
   class.__index = class
 
-  --- @tparam table client the public object; its counters keep it alive
-  -- @tparam string name
+  ---@param client rlock.client its counters keep it alive
+  ---@param name string
   function class.new(client, name)
     local session = client.session
     local policy = session.options.backend.load(kind)

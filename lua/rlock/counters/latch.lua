@@ -8,6 +8,7 @@ local deduplication = require "rlock.counters.deduplication"
 local naming = require "rlock.naming"
 
 local second = counter.second
+---@class rlock.latch: rlock.counter
 local latch = counter.class "latch"
 
 local function was_set(reply)
@@ -16,10 +17,10 @@ local function was_set(reply)
 end
 
 --- Sets the count, unless there is one.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: there is one
--- @treturn[3] nil, code, detail
+---@param n integer
+---@return true?
+---@return rlock.code? code "refused": there is one
+---@return string? detail
 function latch:set(n)
   n = check.count(n, "n", 1)
   return deduplication.result(was_set,
@@ -29,18 +30,21 @@ end
 local function counted(reply) return true, reply[2] end
 
 --- Counts down by one; at zero all waiters continue. If no reply arrives in
---  time, the request is retried in the background: do not repeat the call.
--- @treturn[1] boolean true
--- @treturn[1] integer the remaining count
--- @treturn[2] nil, code, detail
+--- time, the request is retried in the background: do not repeat the call.
+---@return true?
+---@return integer | rlock.code # the remaining count; or the code
+---@return string? detail
+---@return_overload true, integer
+---@return_overload nil, rlock.code, string
 function latch:count_down()
   return deduplication.result(counted,
     deduplication.insist(deduplication.begin(self), "count_down", "1"))
 end
 
 --- The count; 0 if there is none.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function latch:count()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
@@ -49,7 +53,10 @@ local function state_of(reply)
   return { state = reply[1], count = reply[2], holders = {} }
 end
 
---- Its state as a table: `state`, `count`, `holders`.
+--- Its state as a table.
+---@return { state: string, count: integer, holders: table }?
+---@return rlock.code? code
+---@return string? detail
 function latch:peek()
   return deduplication.result(state_of, deduplication.run(self, "count"))
 end
@@ -69,10 +76,10 @@ function Call:try(deadline, now)
 end
 
 --- Waits until the count is zero or the latch is deleted.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil, "timeout", detail
--- @treturn[3] nil, code, detail
+---@param options? rlock.wait_options
+---@return true?
+---@return rlock.code? code "timeout"
+---@return string? detail
 function latch:wait(options)
   local wait = check.of_wait(options).wait or math.huge
   local record = self.record
@@ -93,8 +100,9 @@ local function deleted(reply, may_be_applied)
 end
 
 --- Deletes the latch; all waiters continue.
--- @treturn[1] boolean whether there was one
--- @treturn[2] nil, code, detail
+---@return boolean? # whether there was one
+---@return rlock.code? code
+---@return string? detail
 function latch:delete()
   return deduplication.result(deleted, deduplication.run(self, "delete"))
 end

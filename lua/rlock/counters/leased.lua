@@ -1,10 +1,10 @@
 --- Base class of what a client owns under a lease on the server: a permit, or a
---  member of a barrier. It has the interface that the watchdog expects of a
---  grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
---  the end of the lease is not a loss. A derived class adds
---    show()     the name, for messages
---    give_up()  called when the task has ended, on hosts where a task may end
---               at any time
+--- member of a barrier. It has the interface that the watchdog expects of a
+--- grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
+--- the end of the lease is not a loss. A derived class adds
+---   show()     the name, for messages
+---   give_up()  called when the task has ended, on hosts where a task may end
+---              at any time
 
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
@@ -22,13 +22,13 @@ function leased:class()
 end
 
 --- Creates an instance, and registers it with the watchdog.
--- @tparam table class
--- @tparam table handle  of the counter: session, record
--- @tparam string id  the owner on the server
--- @tparam table|false task  it ends with this task; false: with the client
--- @tparam number sent  when it was requested, by host.now()
--- @tparam number ends  until when it is certainly valid
--- @tparam boolean is_renewed
+---@param class table
+---@param handle table of the counter: session, record
+---@param id string the owner on the server
+---@param task table|false it ends with this task; false: with the client
+---@param sent number when it was requested, by host.now()
+---@param ends number until when it is certainly valid
+---@param is_renewed boolean
 function leased.new(class, handle, id, task, sent, ends, is_renewed)
   local self = setmetatable({
     false, false, false, false,                 -- for the watchdog's lists
@@ -67,8 +67,8 @@ function leased:end_it()
 end
 
 --- The holders in a reply of `peek`.
--- @tparam table list  id, milliseconds left, ...
--- @treturn table a list of { owner =, ttl = (seconds) }
+---@param list table id, milliseconds left, ...
+---@return table # a list of { owner =, ttl = (seconds) }
 function leased.holders(list)
   local holders = {}
   for i = 1, #list, 2 do

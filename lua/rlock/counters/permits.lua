@@ -1,7 +1,7 @@
 --- Permits with leases: the public object. A permit has an id, with which any
---  task of any client may release or renew it. Without an explicit lease this
---  client's watchdog renews it. A permit that is neither renewed nor released
---  becomes available again when its lease ends.
+--- task of any client may release or renew it. Without an explicit lease this
+--- client's watchdog renews it. A permit that is neither renewed nor released
+--- becomes available again when its lease ends.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -14,6 +14,7 @@ local leased = require "rlock.counters.leased"
 local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
+---@class rlock.permits: rlock.counter
 local permits = counter.class "permits"
 
 local new = permits.new
@@ -144,14 +145,11 @@ local function take(self, wait, lease)
 end
 
 --- Acquires a permit, and waits for one if necessary; forever if the number of
---  permits was never set.
--- @tparam[opt] table options
---   wait: maximum seconds to wait, default: forever.
---   lease: maximum seconds to hold it; without it the watchdog renews it.
--- @treturn[1] string its id
--- @treturn[2] nil
--- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
--- @treturn[2] string detail
+--- permits was never set.
+---@param options? rlock.lock_options
+---@return string? id
+---@return rlock.code? code "busy", "timeout", "connect", "closed", "redis"
+---@return string? detail
 function permits:acquire(options)
   options = check.of_lock(options)
   return self.session.host.whole_wait(take, self, options.wait or math.huge,
@@ -159,6 +157,10 @@ function permits:acquire(options)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
+---@param options? rlock.lock_options
+---@return string? id
+---@return rlock.code? code
+---@return string? detail
 function permits:try_acquire(options)
   options = check.of_lock(options)
   return self.session.host.whole_wait(take, self, options.wait or 0,
@@ -168,8 +170,8 @@ end
 -- renewing and releasing ------------------------------------------------------
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
---  Internal.
--- @tparam string id
+--- Internal.
+---@param id string
 function permits:abandon(id) forget(self, bytes_of(id, 2)) end
 
 local function given_back(reply, may_be_applied)
@@ -186,12 +188,12 @@ end
 local FOREIGN = "the permit belongs to the session of another client"
 
 --- Releases a permit of any client.
--- @tparam string id
--- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail: its lease had ended, it was released before,
---   or there never was such a permit
--- @treturn[3] nil, "not_held", detail: on ZooKeeper, it is another client's
--- @treturn[4] nil, code, detail: the lease ends it at the latest
+---@param id string
+---@return true?
+---@return rlock.code? code "lost": its lease had ended, it was released before,
+---  or there never was such a permit; "not_held": on ZooKeeper, it is another
+---  client's. Otherwise the lease ends it at the latest
+---@return string? detail
 function permits:release(id)
   local bytes = bytes_of(id, 2)
   if is_foreign(self, bytes) then return nil, "not_held", FOREIGN end
@@ -210,11 +212,11 @@ local function renewed(reply)
 end
 
 --- Extends a permit to at least `lease` from now.
--- @tparam string id  of a permit of any client
--- @tparam number lease seconds
--- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail; nil, "not_held", detail as for `release`;
---   nil, code, detail
+---@param id string of a permit of any client
+---@param lease number seconds
+---@return true?
+---@return rlock.code? code "lost"; "not_held", as for `release`
+---@return string? detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
   lease = check.lease(lease, "lease", 2)
@@ -233,10 +235,12 @@ function permits:renew(id, lease)
 end
 
 --- Calls fn if a permit of this client is lost: not renewed in time, or
---  released by another client.
--- @tparam string id
--- @tparam function fn called once, as a task, with the id and the reason
--- @return true, or nil, "not_held", detail
+--- released by another client.
+---@param id string
+---@param fn fun(id: string, reason: string) called once, as a task
+---@return true?
+---@return rlock.code? code "not_held"
+---@return string? detail
 function permits:on_lost(id, fn)
   if type(fn) ~= "function" then
     error("bad argument fn of permits:on_lost: must be a function", 2)
@@ -251,6 +255,8 @@ function permits:on_lost(id, fn)
 end
 
 --- Seconds for which a permit of this client is certainly valid.
+---@param id string
+---@return number
 function permits:valid_for(id)
   local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then return 0 end
@@ -262,10 +268,11 @@ end
 -- counts ----------------------------------------------------------------------
 
 --- Sets the total number of permits, including those in use. If more than n are
---  in use they stay valid, and none is granted until enough are released.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- in use they stay valid, and none is granted until enough are released.
+---@param n integer
+---@return true?
+---@return rlock.code? code
+---@return string? detail
 function permits:set(n)
   n = check.count(n, "n", 0)
   return deduplication.result(yes, deduplication.run(self, "set", n))
@@ -274,15 +281,17 @@ end
 local function third(reply) return reply[3] end
 
 --- The number of available permits.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function permits:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 --- The number of permits in use.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function permits:acquired()
   return deduplication.result(third, deduplication.run(self, "count"))
 end
@@ -292,7 +301,11 @@ local function state_of(reply)
     holders = leased.holders(reply[4]) }
 end
 
---- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
+--- Its state as a table, with some of the holders.
+---@return { state: string, available: integer, in_use: integer,
+---   holders: table }?
+---@return rlock.code? code
+---@return string? detail
 function permits:peek()
   return deduplication.result(state_of, deduplication.run(self, "peek"))
 end

@@ -1,7 +1,7 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
---  files in host/uv/ implement it: tasks (and events), unwind, guard,
---  connection, process, job, frames. Only a host depends on where rlock runs;
---  no host depends on locks.
+--- files in host/uv/ implement it: tasks (and events), unwind, guard,
+--- connection, process, job, frames. Only a host depends on where rlock runs;
+--- no host depends on locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
@@ -60,7 +60,7 @@ local host = {
   on_readable = process.on_readable,
   on_request = process.on_request,
   --- Calls a function with the number of a termination signal, inside a task
-  --  that has not yielded since it arrived. nil: removes the function.
+  --- that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,
   --- As coroutine.resume, but the coroutine can be interrupted.
   resume = core.resume,
@@ -85,14 +85,14 @@ function host.frames(options)
 end
 
 --- Starts a command under a guard process, see host/uv/job.lua (loaded on first
---  use).
+--- use).
 function host.job(options)
   return require("rlock.host.uv.job").start(options)
 end
 
 --- Writes a log line. Callers pass text without secrets.
--- @tparam string level "warn" or "info"
--- @tparam string text  one line
+---@param level string "warn" or "info"
+---@param text string one line
 function host.log(level, text)
   if host.verbosity >= (level == "warn" and 1 or 2) then
     host.write_log("rlock: " .. text .. "\n")
@@ -100,7 +100,7 @@ function host.log(level, text)
 end
 
 --- The identity of this process, see identity.lua.
--- @treturn table host, pid, program, renews
+---@return table # host, pid, program, renews
 function host.process_identity()
   local name = type(arg) == "table" and arg[0]
   return {
@@ -112,7 +112,7 @@ function host.process_identity()
 end
 
 --- Runs fn to completion, even if the task ends earlier, which this host's
---  tasks never do.
+--- tasks never do.
 function host.whole(fn, ...) return fn(...) end
 
 --- As `whole`; the second argument of fn is the seconds that it waits.

@@ -1,20 +1,20 @@
 --- Deadlock detection: detects deadlocks among the tasks of one client, and
---  announces on the server what a waiting task holds, for `rlockctl deadlocks`.
---  Both apply only to a task that holds a lock while it waits for another one.
---
---  A task *keeps out* the waiters of a lock if they cannot acquire it before
---  this task releases it. That is certain only for a hold that
---  * excludes the waiters: that of an exclusive lock, of a writer, or of a
---    reader if writers wait;
---  * only this task can release: the hold is no object (`lock:hold()`), and has
---    no explicit owner name;
---  * has no lease that ends before the wait does;
---  * is certainly valid now.
---  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
---  that the next one holds. It ends only when a wait fails. The task that
---  closes the cycle detects it, because all the others wait already. The search
---  covers only the newest holds of a client, so it is cheap even with 100 000
---  holds.
+--- announces on the server what a waiting task holds, for `rlockctl deadlocks`.
+--- Both apply only to a task that holds a lock while it waits for another one.
+---
+--- A task *keeps out* the waiters of a lock if they cannot acquire it before
+--- this task releases it. That is certain only for a hold that
+--- * excludes the waiters: that of an exclusive lock, of a writer, or of a
+---   reader if writers wait;
+--- * only this task can release: the hold is no object (`lock:hold()`), and has
+---   no explicit owner name;
+--- * has no lease that ends before the wait does;
+--- * is certainly valid now.
+--- A deadlock is a cycle of waiting tasks, in which each task waits for a lock
+--- that the next one holds. It ends only when a wait fails. The task that
+--- closes the cycle detects it, because all the others wait already. The search
+--- covers only the newest holds of a client, so it is cheap even with 100 000
+--- holds.
 
 local kinds = require "rlock.lock.kinds"
 local percent = require "rlock.util.percent"
@@ -198,10 +198,10 @@ local function described(mine)
   return list
 end
 
--- Announces a wait if that is due. Deletes the announcement when the wait is
--- over.
--- @treturn boolean whether nothing is left to do
--- @treturn string|nil the code of a failure
+--- Announces a wait if that is due. Deletes the announcement when the wait is
+--- over.
+---@return boolean # whether nothing is left to do
+---@return string? # the code of a failure
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
   local target, deadline = wait.lock.record.target, now + session.timeout
@@ -263,11 +263,11 @@ local function begin(session, waiter, lock, mine)
 end
 
 --- Call this before each pause of a task that waits for a lock, and `leave`
---  when the wait is over.
--- @tparam table session
--- @tparam table waiter
--- @tparam table lock
--- @treturn string|nil a description of the cycle, if the wait would deadlock
+--- when the wait is over.
+---@param session rlock.session
+---@param waiter rlock.waiter
+---@param lock rlock.lock
+---@return string? # a description of the cycle, if the wait would deadlock
 function deadlock.enter(session, waiter, lock)
   local had_none = waiter.edge == false         -- it gets none while it waits
   if had_none or not excluding(lock.record.policy) then return nil end
@@ -284,8 +284,8 @@ function deadlock.enter(session, waiter, lock)
 end
 
 --- Ends a wait.
--- @tparam table session
--- @tparam table waiter with its `edge`
+---@param session rlock.session
+---@param waiter rlock.waiter with its `edge`
 function deadlock.leave(session, waiter)
   local wait, waits = waiter.edge, session.waits
   waiter.edge, wait.is_over = nil, true

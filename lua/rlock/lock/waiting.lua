@@ -1,14 +1,14 @@
 --- The wait loop of locks and counters. waiting.pause is a single wait.
---  waiting.start is the loop: it waits and retries until the verdict is not
---  "busy" or the deadline passes.
---
---  A waiter of the loop has a `call`, which is a lock or a counter's call:
---    session, record
---    show()    what is waited for, for messages
---    late      the detail of a timeout; default: it is "not free in time"
---    retry(waiter, deadline, now)  sends the request; returns as grant:acquire
---    end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
---              the loop returns
+--- waiting.start is the loop: it waits and retries until the verdict is not
+--- "busy" or the deadline passes.
+---
+--- A waiter of the loop has a `call`, which is a lock or a counter's call:
+---   session, record
+---   show()    what is waited for, for messages
+---   late      the detail of a timeout; default: it is "not free in time"
+---   retry(waiter, deadline, now)  sends the request; returns as grant:acquire
+---   end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
+---             the loop returns
 
 local backoff = require "rlock.util.backoff"
 local requests = require "rlock.lock.requests"
@@ -18,7 +18,7 @@ local waiting = {}
 local huge, max, min = math.huge, math.max, math.min
 
 --- Poll intervals in seconds: of the first waiter, of those behind it, and
---  without a subscription. Half of each is jitter.
+--- without a subscription. Half of each is jitter.
 local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
 local SPREAD = 1          -- extra jitter for waiters behind the first
 local LEAST = 0.01        -- a policy may reply "busy" and 0
@@ -36,7 +36,7 @@ function waiting.deadlock(session, waiter, lock)
 end
 
 --- Call this when a task retries several locks after a pause. It cannot be part
---  of a deadlock until its next pause.
+--- of a deadlock until its next pause.
 function waiting.awake(waiter)
   if waiter.edge then waiter.edge.is_active = false end
 end
@@ -51,14 +51,15 @@ local function leave_for(dead)
 end
 
 --- Joins the waiters of a channel, so that no later release is missed. Without
---  a channel the waiter polls with a backoff.
--- @tparam table session
--- @tparam string|nil channel
--- @tparam[opt] function wakes as for wakeup:join
--- @tparam[opt] table record of a lock, whose policy may have a queue of waiters
--- @tparam[opt] boolean hands_over  whether the lock is handed over to waiters,
---   even if this one does not register; default: that of the record's target
--- @treturn table waiter
+--- a channel the waiter polls with a backoff.
+---@param session rlock.session
+---@param channel? string
+---@param wakes? function as for wakeup:join
+---@param record? rlock.record of a lock, whose policy may have a queue of
+---  waiters
+---@param hands_over? boolean whether the lock is handed over to waiters, even
+---  if this one does not register; default: that of the record's target
+---@return table # waiter
 function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
   local waiter
@@ -78,7 +79,7 @@ function waiting.join(session, channel, wakes, record, hands_over)
 end
 
 --- Further arguments of the first waiter's request, which register it.
--- @treturn table|nil
+---@return table?
 function waiting.registration(session, waiter)
   local channel = waiter.channel
   return channel and channel.inbox and channel.first == waiter
@@ -123,13 +124,13 @@ local function pause_in_line(session, waiter)
 end
 
 --- Waits for a wake, for `ms` to pass or for the next poll; before the first
---  attempt, for the subscription.
--- @tparam table session
--- @tparam table waiter   with `wait_deadline`, and its `owner_name`
--- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
---   attempt since the waiter joined
--- @tparam[opt] table record of the lock
--- @return as wakeup:wait
+--- attempt, for the subscription.
+---@param session rlock.session
+---@param waiter rlock.waiter with `wait_deadline`, and its `owner_name`
+---@param ms? integer until a retry may succeed; -1: unknown; nil: no attempt
+---  since the waiter joined
+---@param record? rlock.record of the lock
+---@return any # as wakeup:wait
 function waiting.pause(session, waiter, ms, record)
   local policy = record and record.policy
   if ms and policy and policy.ops.refresh and waiter.channel then
@@ -150,7 +151,7 @@ function waiting.pause(session, waiter, ms, record)
 end
 
 --- The deadline of one request. A waiter retries an unreachable server for its
---  whole wait; a single attempt has the client's `timeout`.
+--- whole wait; a single attempt has the client's `timeout`.
 function waiting.request_deadline(session, now, wait_deadline)
   return wait_deadline > now and wait_deadline or now + session.timeout
 end
@@ -190,12 +191,12 @@ function wait(waiter, ms)
 end
 
 --- Waits, and retries until the verdict is not "busy" or the deadline passes.
--- @tparam table call see above
--- @tparam table waiter
--- @tparam number since when the wait began, by host.now()
--- @tparam number wait_deadline
--- @tparam integer|nil ms as for `pause`
--- @return as call:end_wait
+---@param call table see above
+---@param waiter rlock.waiter
+---@param since number when the wait began, by host.now()
+---@param wait_deadline number
+---@param ms? integer as for `pause`
+---@return any # as call:end_wait
 function waiting.start(call, waiter, since, wait_deadline, ms)
   local session = call.session
   waiter.call, waiter.since, waiter.wait_deadline = call, since, wait_deadline

@@ -1,21 +1,32 @@
 --- The watchdog: renews holds and reports those at risk or lost. One timer per
---  client. A hold is renewed a third of its lease after the last renewal was
---  sent. Regular renewals have one period, so appending keeps their list sorted
---  by time. Exceptions (a failed renewal, a lease whose end has a callback) are
---  in a heap, by `deadline`. Operations are O(1) or O(log n), even with 100 000
---  holds.
---
---  A hold with an explicit lease is not renewed. But if its policy `reasserts`,
---  other clients may shorten its expiry in Redis: once a period, a request sets
---  the expiry back to the end of the lease, and no further.
---
---  held -> at_risk         a renewal failed, or the server was replaced
---  held, at_risk -> lost   the server says so, or the deadline has passed
+--- client. A hold is renewed a third of its lease after the last renewal was
+--- sent. Regular renewals have one period, so appending keeps their list sorted
+--- by time. Exceptions (a failed renewal, a lease whose end has a callback) are
+--- in a heap, by `deadline`. Operations are O(1) or O(log n), even with 100 000
+--- holds.
+---
+--- A hold with an explicit lease is not renewed. But if its policy `reasserts`,
+--- other clients may shorten its expiry in Redis: once a period, a request sets
+--- the expiry back to the end of the lease, and no further.
+---
+--- held -> at_risk         a renewal failed, or the server was replaced
+--- held, at_risk -> lost   the server says so, or the deadline has passed
 
 local verdicts = require "rlock.lock.verdicts"
 local heap = require "rlock.util.heap"
 local metrics = require "rlock.util.metrics"
 
+---@class rlock.watchdog
+---@field session rlock.session
+---@field host rlock.host
+---@field period number seconds
+---@field fresh table
+---@field flights table
+---@field observed table
+---@field alarms rlock.heap
+---@field batches integer
+---@field batches_of table<any, integer>
+---@field sender table
 local watchdog = {}
 watchdog.__index = watchdog
 
@@ -29,7 +40,8 @@ local RAISED = "the renewal raised an error"
 
 local sender_of
 
---- @tparam table session session.lua's: host, server, lease (seconds)
+---@param session rlock.session
+---@return rlock.watchdog
 function watchdog.new(session)
   local self = setmetatable({
     session = session,
@@ -60,8 +72,8 @@ local function append(list, grant)
 end
 
 --- Removes a grant from its list or the heap. Ignores the outcome of a renewal
---  in flight.
--- @tparam table grant
+--- in flight.
+---@param grant rlock.grant
 function watchdog:remove(grant)
   local list = grant[1]
   if list then
@@ -92,8 +104,8 @@ local function first_in(batch)
 end
 
 --- The grants that the watchdog knows.
--- @tparam[opt] integer most  of each list, and then the newest; default: all
--- @treturn table
+---@param most? integer of each list, and then the newest; default: all
+---@return table
 function watchdog:all(most)
   local all, left = {}, most or math.huge
   for _, list in ipairs { self.fresh, self.observed } do
@@ -127,12 +139,12 @@ function watchdog:is_needed()
 end
 
 --- Does the watchdog know this grant?
--- @tparam table grant
+---@param grant rlock.grant
 function watchdog:has(grant) return (grant[1] or grant.index) ~= nil end
 
 --- Ignores the outcome of a renewal in flight, but still knows the grant: for a
---  period, nothing is done about it.
--- @tparam table grant
+--- period, nothing is done about it.
+---@param grant rlock.grant
 function watchdog:ground(grant)
   local list = grant[1]
   if not list or list == self.fresh or list == self.observed then return end
@@ -153,9 +165,9 @@ local function count_loss(self, grant, reason)
 end
 
 --- Declares a grant lost, once, and runs its on_lost callbacks. Reports it at
---  the end: in nginx an ngx.exit in a `log` callback ends this task.
--- @tparam table grant
--- @tparam string reason for messages
+--- the end: in nginx an ngx.exit in a `log` callback ends this task.
+---@param grant rlock.grant
+---@param reason string for messages
 function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
   self:remove(grant)
@@ -404,9 +416,9 @@ local function is_full(self, grant)
     and (self.batches_of[self.session.route_of(grant)] or 0) >= IN_FLIGHT
 end
 
--- Takes a due grant, which is in no list, into the batch, if it is to be
--- renewed.
--- @treturn boolean whether its task has ended
+--- Takes a due grant, which is in no list, into the batch, if it is to be
+--- renewed.
+---@return boolean # whether its task has ended
 local function take(self, batch, grant, now)
   local is_abandoned, has_ended = false, false
   if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
@@ -571,8 +583,8 @@ local function awake(self, deadline)
 end
 
 --- Renews a grant from now on.
--- @tparam table grant
--- @tparam number sent when its last renewal (or its acquire) was sent
+---@param grant rlock.grant
+---@param sent number when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant[1] or grant.index then self:remove(grant) end
   local deadline = sent + self.period
@@ -584,9 +596,9 @@ function watchdog:watch(grant, sent)
 end
 
 --- Call this before a request that shortens the lease, so that the watchdog
---  ignores the reply to a renewal in flight.
--- @tparam table grant with the new valid_until and watched
--- @tparam number now
+--- ignores the reply to a renewal in flight.
+---@param grant rlock.grant with the new valid_until and watched
+---@param now number
 function watchdog:lower(grant, now)
   if not grant.watched then return self:observe(grant) end
   self:remove(grant)
@@ -604,8 +616,8 @@ local function next_check(self, grant)
 end
 
 --- Keeps track of a grant that is not renewed: reasserts it if its policy
---  `reasserts`, and reports its end if it has on_lost callbacks.
--- @tparam table grant
+--- `reasserts`, and reports its end if it has on_lost callbacks.
+---@param grant rlock.grant
 function watchdog:observe(grant)
   self:remove(grant)
   local deadline = next_check(self, grant)
@@ -630,10 +642,10 @@ local function is_beyond_doubt(grant)
 end
 
 --- Marks holds "at_risk" because their server was replaced. Each is "held"
---  again once the new server has renewed it. That does not extend an explicit
---  lease.
--- @tparam string why for messages
--- @tparam function is_there  grant -> whether it was on that server
+--- again once the new server has renewed it. That does not extend an explicit
+--- lease.
+---@param why string for messages
+---@param is_there function grant -> whether it was on that server
 function watchdog:suspect(why, is_there)
   local now, suspects = self.host.now(), {}
   for _, grant in ipairs(self:all()) do

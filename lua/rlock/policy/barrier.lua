@@ -1,22 +1,22 @@
 --- A barrier, which has rounds. Double barrier: a round of `n` members opens
---  when all of them have entered, and ends when all have left. Plain barrier:
---  `n` is 0, the members are the clients that set it, and the round ends when
---  any client removes it.
---    name                   sorted set: id of a member, 16 bytes -> end of its
---                           lease, in milliseconds of the server's time
---    rlock_barrier:{name}   hash: `round`, the number of the current round;
---                           `n`, while it has members; `open`, once all have
---                           entered; `good` and `lost`, the last round that
---                           ended normally, and the last that a death ended
---    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
---    rlock_request:{name}:SLOT   string: the number of the last request that
---                           was executed under SLOT; kept for minutes
---  A member whose lease expires has died. That ends the round as lost; a plain
---  barrier's round only when no member is left. The end of a round deletes its
---  members. Waiters compare the number of their round with the fields of the
---  hash. Requests to enter, leave, withdraw and remove are deduplicated
---  (counters/deduplication.lua), so a delayed duplicate changes no later round.
---  The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
+--- when all of them have entered, and ends when all have left. Plain barrier:
+--- `n` is 0, the members are the clients that set it, and the round ends when
+--- any client removes it.
+---   name                   sorted set: id of a member, 16 bytes -> end of its
+---                          lease, in milliseconds of the server's time
+---   rlock_barrier:{name}   hash: `round`, the number of the current round;
+---                          `n`, while it has members; `open`, once all have
+---                          entered; `good` and `lost`, the last round that
+---                          ended normally, and the last that a death ended
+---   rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
+---   rlock_request:{name}:SLOT   string: the number of the last request that
+---                          was executed under SLOT; kept for minutes
+--- A member whose lease expires has died. That ends the round as lost; a plain
+--- barrier's round only when no member is left. The end of a round deletes its
+--- members. Waiters compare the number of their round with the fields of the
+--- hash. Requests to enter, leave, withdraw and remove are deduplicated
+--- (counters/deduplication.lua), so a delayed duplicate changes no later round.
+--- The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -40,9 +40,9 @@ local function finish(keys, number, is_lost, publish)
   tell(publish, state .. CHANNEL, "0")
 end
 
--- The round.
--- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
---   `lost`, as in the hash
+--- The round.
+---@return any # its `number`; `n`, false if it has no members; `is_open`;
+---  `good` and `lost`, as in the hash
 local function read(keys)
   local fields =
     redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
@@ -51,8 +51,8 @@ local function read(keys)
     lost = tonumber(fields[5] or 0) }
 end
 
--- The current round. If it has lost a member, ends it first.
--- @return as `read`; `ms` until the round may lose a member, or -1
+--- The current round. If it has lost a member, ends it first.
+---@return any # as `read`; `ms` until the round may lose a member, or -1
 local function current(keys, time, publish)
   local round = read(keys)
   round.ms = -1
@@ -101,11 +101,11 @@ local function join(keys, round, n, id, lease, time)
 end
 
 --- Enters the round, or checks whether it is open. Idempotent. While an earlier
---  round is open, the member has to wait outside.
---  @return "held" and the number of the open round; "busy", milliseconds until
---    the round may lose a member, or -1, and its number, 0 while the member has
---    to wait outside; "lost": the member's round has lost a member; "refused"
---    and the round's n
+--- round is open, the member has to wait outside.
+---@return any # "held" and the number of the open round; "busy", milliseconds
+---  until the round may lose a member, or -1, and its number, 0 while the
+---  member has to wait outside; "lost": the member's round has lost a member;
+---  "refused" and the round's n
 function server.enter(keys, args)
   local members, state, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, lease, id =
@@ -130,7 +130,7 @@ function server.enter(keys, args)
 end
 
 --- Leaves the round with this number, which ends when all members have left.
---  @return as `look`
+---@return any # as `look`
 function server.leave(keys, args)
   local members, slot = keys[1], keys[3]
   local number, memory, wanted, publish, id =
@@ -158,7 +158,7 @@ local function take_out(keys, id)
 end
 
 --- Withdraws a member, unless the round has opened with it.
---  @return "held" and the number of that round; or "freed"
+---@return any # "held" and the number of that round; or "freed"
 function server.withdraw(keys, args)
   local members, slot = keys[1], keys[3]
   local number, memory, publish, id = args[1], args[2], args[4], args[5]
@@ -176,7 +176,7 @@ function server.withdraw(keys, args)
 end
 
 --- Removes a plain barrier.
---  @return "freed"; "free": it is not set; "refused" and the round's n
+---@return any # "freed"; "free": it is not set; "refused" and the round's n
 function server.remove(keys, args)
   local slot, number, memory, publish = keys[3], args[1], args[2], args[4]
   if is_done(slot, number) then return { "freed" } end
@@ -189,10 +189,10 @@ function server.remove(keys, args)
 end
 
 --- Checks whether a round has ended. The number 0 stands for the current round
---  of a plain barrier, if it is set.
---  @return "free": it has ended; "busy", milliseconds until it may lose a
---    member, and its number; "lost": it has lost a member; "refused" and the
---    round's n
+--- of a plain barrier, if it is set.
+---@return any # "free": it has ended; "busy", milliseconds until it may lose a
+---  member, and its number; "lost": it has lost a member; "refused" and the
+---  round's n
 function server.look(keys, args)
   local wanted, publish = tonumber(args[1]), args[2]
   local round = current(keys, now(), publish)
@@ -205,7 +205,8 @@ function server.look(keys, args)
 end
 
 --- Renews a member's lease, unless its round has ended.
---  @return "held"; or "lost", with a second value if the round ended normally
+---@return any # "held"; or "lost", with a second value if the round ended
+---  normally
 function server.renew(keys, args)
   local members, id, lease, number = keys[1], args[1], args[2],
     tonumber(args[3])
@@ -224,7 +225,7 @@ function server.renew(keys, args)
 end
 
 --- Ends a membership when its client is closed or its task has ended. An open
---  round is lost at once; a plain barrier's round if no other member is left.
+--- round is lost at once; a plain barrier's round if no other member is left.
 function server.release(keys, args)
   local members, id, publish = keys[1], args[1], args[4]
   local round = current(keys, now(), publish)
@@ -238,8 +239,8 @@ function server.release(keys, args)
 end
 
 --- The first hundred members; of a plain barrier, the clients that set it.
---  @return "held" or "free": whether there are any; their count; a list: id,
---    milliseconds left, ...
+---@return any # "held" or "free": whether there are any; their count; a list:
+---  id, milliseconds left, ...
 function server.peek(keys)
   local members, time = keys[1], now()
   local live = redis.call("zrangebyscore", members, "(" .. time, "inf",

@@ -1,16 +1,16 @@
 --- The script behind `hold:call` and `hold:transaction`: commands that run only
---  if their holds are still held. It asks the kind's own `peek`.
+--- if their holds are still held. It asks the kind's own `peek`.
 
 local effect = {}
 
 --- Makes the server function for a kind of lock. Its keys are those of the
---  locks, then those of the commands. Its arguments are: the owner of the first
---  hold; the number of holds; the number of keys of each; the owners of the
---  others; then for each command the number of words, and the words. It replies
---  { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
---  error }: the commands before this index were executed.
--- @tparam function peek_of_kind  server.peek of the kind; its name must differ
---   from those of the functions that it ships
+--- locks, then those of the commands. Its arguments are: the owner of the first
+--- hold; the number of holds; the number of keys of each; the owners of the
+--- others; then for each command the number of words, and the words. It replies
+--- { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
+--- error }: the commands before this index were executed.
+---@param peek_of_kind function server.peek of the kind; its name must differ
+---  from those of the functions that it ships
 function effect.guarded(peek_of_kind)
   return function(keys, args)
     local count, width, at = tonumber(args[2]), tonumber(args[3]), 4

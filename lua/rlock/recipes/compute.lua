@@ -1,23 +1,23 @@
 --- One computation for many callers: client:compute in client.lua. It prevents
---  a thundering herd: the first caller computes under a lock, the others wait
---  for the value.
---
---  A store keeps the value and the last failure. The back end may have its own
---  store (zookeeper/compute.lua). The one for Redis is here. With KEY =
---  rlock_compute:{name}:
---    KEY           the lock, of the kind `compute`
---    KEY:value     string: the value; expires with ttl + stale
---    KEY:state     string: "fresh"; expires with ttl. Or a failure
---
---  A waiter reads the value before it requests the lock. So a release message
---  costs one read per client. A failure is the text "<attempts> <id> <code>
---  <detail>". After the first failure another caller retries; the second one is
---  the result for all waiters. Its id distinguishes these from callers that
---  arrive later, which compute again.
---
---  In one client, tasks that need the same value form a *flight*: one task, the
---  leader, waits for the lock, and computes if necessary. The others, its
---  followers, wait for the leader and send no requests.
+--- a thundering herd: the first caller computes under a lock, the others wait
+--- for the value.
+---
+--- A store keeps the value and the last failure. The back end may have its own
+--- store (zookeeper/compute.lua). The one for Redis is here. With KEY =
+--- rlock_compute:{name}:
+---   KEY           the lock, of the kind `compute`
+---   KEY:value     string: the value; expires with ttl + stale
+---   KEY:state     string: "fresh"; expires with ttl. Or a failure
+---
+--- A waiter reads the value before it requests the lock. So a release message
+--- costs one read per client. A failure is the text "<attempts> <id> <code>
+--- <detail>". After the first failure another caller retries; the second one is
+--- the result for all waiters. Its id distinguishes these from callers that
+--- arrive later, which compute again.
+---
+--- In one client, tasks that need the same value form a *flight*: one task, the
+--- leader, waits for the lock, and computes if necessary. The others, its
+--- followers, wait for the leader and send no requests.
 
 local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
@@ -75,10 +75,11 @@ local function request_deadline(self)
 end
 
 --- Reads the state.
--- @tparam table self the call
--- @tparam[opt] table waiter to wake when the state changes
--- @treturn[1] table value, is_fresh; attempts (0: no failure), id, code, detail
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+---@param self table the call
+---@param waiter? rlock.waiter to wake when the state changes
+---@return table? # value, is_fresh; attempts (0: no failure), id, code, detail
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 local function read(self, waiter)
   local value, is_fresh, failure =
     self.store.read(self, request_deadline(self), waiter)
@@ -148,9 +149,10 @@ end
 
 -- computing -------------------------------------------------------------------
 
--- Calls fn.
--- @treturn[1] string the value
--- @treturn[2] nil, code, detail
+--- Calls fn.
+---@return string? # the value
+---@return rlock.failure? code
+---@return string? detail
 local function evaluate(self, hold)
   local is_unwind, most = self.session.host.is_unwind, self.store.most
   local ok, value, why = pcall(self.fn, hold)
@@ -208,8 +210,8 @@ local function is_free(self, turn)
   return type(reply) == "table" and reply[1] == "free"
 end
 
--- Waits for the lock or a result, and computes if necessary.
--- @treturn table the results; `is_partial` if they are for this caller only
+--- Waits for the lock or a result, and computes if necessary.
+---@return table # the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
   local turn = turn_of(self)
   self.old = state and self.stale > 0 and state.value
@@ -239,8 +241,8 @@ local function lead(self, state)
   return results
 end
 
--- Waits for the end of a flight.
--- @treturn table|nil its results
+--- Waits for the end of a flight.
+---@return table? # its results
 local function follow(self, flight)
   if flight.thread == running() then
     return { nil, "refused", "fn of client:compute computes the same name" }
@@ -295,8 +297,9 @@ end
 -- arguments -------------------------------------------------------------------
 
 --- Computes, or waits for the result of another caller.
--- @tparam table store its `key(name)`, `read`, `write`, `fail` and `most`
--- @param client, name, options, fn  as of client:compute
+---@param store table its `key(name)`, `read`, `write`, `fail` and `most`
+---@param client any options, fn as of client:compute
+---@param name any
 function compute.call(store, client, name, options, fn)
   local given = check_options(options, 2)
   if not given.ttl then
@@ -322,10 +325,9 @@ local store = { most = 1048576 }
 function store.key(name) return naming.prefix("rlock_compute", name) end
 
 --- Reads the state.
--- @treturn[1] string|boolean the value; false: none
--- @treturn[1] boolean whether it is fresh
--- @treturn[1] string|nil the failure
--- @treturn[2] nil, code, detail
+---@return string|boolean|nil # the value; false: none
+---@return boolean|rlock.failure # whether it is fresh
+---@return string? # the failure; detail
 function store.read(self, deadline)
   local reply, code, detail = self.session.server:call(deadline,
     { "MGET", self.key .. ":value", self.key .. ":state" })
@@ -336,7 +338,9 @@ end
 local function ms(seconds) return ("%d"):format(duration.ms(seconds)) end
 
 --- Stores a value while the hold lasts.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function store.write(self, hold, value)
   return hold:transaction(function(t)
     t:call("SET", self.key .. ":value", value, "PX", ms(self.ttl + self.stale))
@@ -349,27 +353,35 @@ function store.fail(self, hold, failure)
   return hold:call("SET", self.key .. ":state", failure, "PX", ms(compute.KEPT))
 end
 
+---@class rlock.options.compute
+---@field ttl number seconds for which a value is fresh, at least 0.1
+---@field stale? number seconds after that in which callers get the stale value
+--- while one of them recomputes it; default: 0
+---@field wait? rlock.wait for others; 0: one attempt. It does not interrupt fn.
+--- Default: forever
+
+---@alias rlock.compute_options rlock.options.compute & {
+---   ttl: any, stale?: any, wait?: any, [string]: nil }
+
+---@alias rlock.compute fun(self, name: string, options: rlock.compute_options,
+---   fn: fun(hold: rlock.hold): string?, any): string?, string, string?
+
 --- client:compute(name, options, fn): the value of a name. If there is none,
---  one caller computes it, and the others wait for its result.
--- @param client
--- @tparam string name  on ZooKeeper a path
--- @tparam table options, the same for all callers of a name
---   ttl: seconds for which a value is fresh, at least 0.1
---   stale: seconds after that in which callers get the stale value while one of
---   them recomputes it. Default: 0
---   wait: maximum seconds to wait for others, or a deadline; 0: one attempt.
---   It does not interrupt fn. Default: forever
--- @tparam function fn  called with the hold of the lock. Returns a string of at
---   most 1 MB, on ZooKeeper 512 KB; or nil and why it has none
--- @treturn[1] string the value
--- @treturn[1] string "computed" by this call; "cached"; or "stale"
--- @treturn[1] string|nil why the computed value was not stored
--- @treturn[2] nil
--- @treturn[2] string "failed": fn raised an error, or returned nil and why,
---   here or in the last caller that computed; "usage": fn returned anything
---   else; "timeout", "busy" (with a wait of 0): another caller still computes;
---   "refused": fn requests its own name; or a code of lock:lock
--- @treturn[2] string detail; for a failure, at most 1000 bytes
+--- one caller computes it, and the others wait for its result.
+---@param client rlock.client
+---@param name string on ZooKeeper a path
+---@param options rlock.compute_options the same for all callers of a name
+---@param fn fun(hold: rlock.hold): string?, any gets the hold of the lock.
+---  Returns a string of at most 1 MB, on ZooKeeper 512 KB; or nil and why it
+---  has none
+---@return string? value
+---@return "computed" | "cached" | "stale" | rlock.code # where it is from. Or
+---  "failed": fn raised an error, or returned nil and why, here or in the last
+---  caller that computed; "usage": fn returned anything else; "timeout", "busy"
+---  (with a wait of 0): another caller still computes; "refused": fn requests
+---  its own name; or a code of lock:lock
+---@return string? # why the computed value was not stored; or the detail, at
+---  most 1000 bytes
 function compute.new(client, name, options, fn)
   return compute.call(store, client, name, options, fn)
 end

@@ -1,6 +1,6 @@
 --- The public double barrier: `n` members enter it together, and leave it
---  together. It is reusable: the next round begins when all members have left.
---  A surplus member waits for the next round.
+--- together. It is reusable: the next round begins when all members have left.
+--- A surplus member waits for the next round.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -11,15 +11,17 @@ local duration = require "rlock.util.duration"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
+---@class rlock.double_barrier: rlock.counter
 local double_barrier = counter.class "barrier"
 
 local new = double_barrier.new
 
 --- Creates a member, which can enter and leave repeatedly.
--- @tparam table client
--- @tparam string name
--- @tparam integer n  the number of members, from 1 to 1000; the same for all of
---   them
+---@param client rlock.client
+---@param name string
+---@param n integer the number of members, from 1 to 1000; the same for all of
+---  them
+---@return rlock.double_barrier
 function double_barrier.new(client, name, n)
   n = check.count(n, "n", 1, 2, 1000)
   local self = new(client, name)
@@ -85,9 +87,9 @@ local function is_out(its)
   deduplication.finish(its.request)
 end
 
--- Withdraws the member at the end of its wait, unless the round has opened with
--- it.
--- @return whether the round has opened
+--- Withdraws the member at the end of its wait, unless the round has opened
+--- with it.
+---@return any # whether the round has opened
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()
@@ -136,15 +138,14 @@ local function enter(self, wait)
 end
 
 --- Enters, and waits until `n` members have entered. If the wait times out,
---  withdraws. The client's watchdog renews the membership until `leave` is
---  called or the task ends.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true: all members have entered
--- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": another member died while this
---   one waited; "refused": this member is in already, or others use another n;
---   "connect", "closed", "redis"
--- @treturn[2] string detail
+--- withdraws. The client's watchdog renews the membership until `leave` is
+--- called or the task ends.
+---@param options? rlock.wait_options
+---@return true? # all members have entered
+---@return rlock.code? code "timeout"; "lost": another member died while
+---  this one waited; "refused": this member is in already, or others use
+---  another n; "connect", "closed", "redis"
+---@return string? detail
 function double_barrier:enter(options)
   local wait = check.of_wait(options).wait or math.huge
   local is_in, code, detail =
@@ -207,13 +208,12 @@ local function leave(self, wait)
 end
 
 --- Leaves, and waits until all members have left. After a time-out, this member
---  has left but others have not; call it again to continue the wait.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true: all have left
--- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": a member died before it left;
---   "not_held": this member has not entered; "connect", "closed", "redis"
--- @treturn[2] string detail
+--- has left but others have not; call it again to continue the wait.
+---@param options? rlock.wait_options
+---@return true? # all have left
+---@return rlock.code? code "timeout"; "lost": a member died before it
+---  left; "not_held": this member has not entered; "connect", "closed", "redis"
+---@return string? detail
 function double_barrier:leave(options)
   local wait = check.of_wait(options).wait or math.huge
   local have_left, code, detail =

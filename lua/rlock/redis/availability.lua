@@ -1,5 +1,5 @@
 --- Which servers of red locks answer. A server that fails to answer is skipped
---  until it answers a PING, so it delays callers only once.
+--- until it answers a PING, so it delays callers only once.
 
 local errors = require "rlock.redis.errors"
 
@@ -8,7 +8,7 @@ local availability = {}
 --- Seconds between PINGs; seconds without a request after which they stop.
 local PAUSE, IDLE = 0.02, 5
 --- Seconds before an unresponsive server is skipped: if this process was
---  blocked, the reply may be waiting to be read.
+--- blocked, the reply may be waiting to be read.
 local GRACE = 0.01
 
 --- How many servers are skipped.
@@ -37,8 +37,8 @@ local function probe(node, state)
 end
 
 --- Marks a server as away and starts to probe it.
--- @tparam table node
--- @tparam string why for messages
+---@param node table
+---@param why string for messages
 function availability.mark_away(node, why)
   if away[node] then return end
   local now = node.host.now()
@@ -49,7 +49,7 @@ function availability.mark_away(node, why)
 end
 
 --- Why the server should be skipped now, or nil.
--- @treturn string|nil
+---@return string?
 function availability.why_away(node)
   local state = away[node]
   if not state then return nil end

@@ -1,24 +1,23 @@
 --- The closed set of error codes, and a table of failures: a row for each class
---  of Redis error, found by its first word, and for each way in which a
---  connection fails. The fields of a row:
---    code       returned to the caller (errors.codes)
---    applied    "no": the command certainly changed nothing; "maybe": it may
---               have been applied, wholly or in part
---    retry      sending the same request again later may succeed
---    node_down  the node is unusable: drop its connection, because a new one
---               may lead to another server
---    slot_down  no node has the slot: only requests for it wait
---    forget     the request used an outdated "script" or reading of the
---               server's "clock", which is fetched again before the retry
---    pause      false: retry without a back-off
---    redirects  another node of the cluster has the keys
---    gone       the key no longer holds a lock of ours
---    explain    a clause for messages: what the server's terse message means
---    expects    add the expected kind of lock to the message
---    names      add the script to the message: its "name", or "where" its
---               source is
---    advice     a clause for messages: what the user can do
---  @module rlock.redis.errors
+--- of Redis error, found by its first word, and for each way in which a
+--- connection fails. The fields of a row:
+---   code       returned to the caller (errors.codes)
+---   applied    "no": the command certainly changed nothing; "maybe": it may
+---              have been applied, wholly or in part
+---   retry      sending the same request again later may succeed
+---   node_down  the node is unusable: drop its connection, because a new one
+---              may lead to another server
+---   slot_down  no node has the slot: only requests for it wait
+---   forget     the request used an outdated "script" or reading of the
+---              server's "clock", which is fetched again before the retry
+---   pause      false: retry without a back-off
+---   redirects  another node of the cluster has the keys
+---   gone       the key no longer holds a lock of ours
+---   explain    a clause for messages: what the server's terse message means
+---   expects    add the expected kind of lock to the message
+---   names      add the script to the message: its "name", or "where" its
+---              source is
+---   advice     a clause for messages: what the user can do
 
 local errors = {}
 
@@ -93,7 +92,7 @@ words.ASK.explain = words.MOVED.explain
 words.MOVED.redirects, words.ASK.redirects = true, true
 
 --- The row of both for the client of a cluster, which follows them until its
---  deadline.
+--- deadline.
 errors.redirected = row("timeout", "no", true, false)
 errors.redirected.redirects = true
 errors.redirected.explain = "the nodes of the cluster keep redirecting it"
@@ -139,9 +138,9 @@ local unknown = row("redis", "maybe", false, false)
 unknown.names = "where"
 
 --- Rows for calls without a reply, or with one that does not count.
---  closed: the connection was lost during the call. timeout: no reply before
---  the call's deadline. connect: no connection, so nothing was sent. replicas:
---  it was executed, but too few replicas have confirmed it.
+--- closed: the connection was lost during the call. timeout: no reply before
+--- the call's deadline. connect: no connection, so nothing was sent. replicas:
+--- it was executed, but too few replicas have confirmed it.
 errors.transport = {
   closed = row("closed", "maybe", true, true),
   timeout = row("timeout", "maybe", true, true),
@@ -159,8 +158,8 @@ local function inside_script(message)
 end
 
 --- Classifies a Redis error message.
---  @tparam string message as Redis sent it, without the leading "-"
---  @treturn table a row, see above; shared and read-only
+---@param message string as Redis sent it, without the leading "-"
+---@return table # a row, see above; shared and read-only
 function errors.classify(message)
   if type(message) ~= "string" then
     error("bad message: must be a string", 2)
@@ -192,8 +191,8 @@ local function has_any(detail, patterns)
 end
 
 --- Is a login or a permission the reason for this failure?
---  @tparam string detail may have more text around Redis's message
---  @treturn boolean
+---@param detail string may have more text around Redis's message
+---@return boolean
 function errors.is_denied(detail) return has_any(detail, denials) end
 
 -- Failures of servers that have not answered, anywhere in a text.
@@ -203,8 +202,8 @@ local silences = {
 }
 
 --- Has a server not answered? It may be there, and answer later.
---  @tparam string detail
---  @treturn boolean
+---@param detail string
+---@return boolean
 function errors.is_silence(detail)
   return not errors.is_denied(detail) and has_any(detail, silences)
 end
@@ -223,26 +222,26 @@ local function may_be_tls(detail)
 end
 
 --- May this failure of a command of the handshake be ignored? CLIENT only names
---  the connection, but it is the first command to fail if the server accepts
---  none.
---  @tparam table command
---  @tparam string code
---  @tparam string detail
---  @treturn boolean
+--- the connection, but it is the first command to fail if the server accepts
+--- none.
+---@param command table
+---@param code string
+---@param detail string
+---@return boolean
 function errors.is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
     and errors.classify(detail).code ~= "connect"
 end
 
 --- Explains why a server does not accept the handshake (handshake.lua). Never
---  shows the password, which a server that does not know AUTH echoes. A server
---  that expects TLS closes the connection without a reply. nginx reports a
---  timeout as "timeout".
---  @tparam table options those of host.connect
---  @tparam string verb of the command that failed
---  @tparam string code
---  @tparam string detail
---  @treturn string
+--- shows the password, which a server that does not know AUTH echoes. A server
+--- that expects TLS closes the connection without a reply. nginx reports a
+--- timeout as "timeout".
+---@param options table those of host.connect
+---@param verb string of the command that failed
+---@param code string
+---@param detail string
+---@return string
 function errors.of_handshake(options, verb, code, detail)
   if detail == "timeout" then
     return detail
@@ -261,8 +260,8 @@ function errors.of_handshake(options, verb, code, detail)
 end
 
 --- Is this a passing error of a server that is there, such as LOADING or BUSY?
---  @tparam string message as for `classify`
---  @treturn boolean
+---@param message string as for `classify`
+---@return boolean
 function errors.is_passing(message)
   local class = errors.classify(message)
   return class.retry and class.code == "redis"

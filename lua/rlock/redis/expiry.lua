@@ -1,14 +1,14 @@
 --- Requests that expire by the server's clock: protection against late delivery
---  where lost connections cannot be sealed (seal.lua). A prologue makes an
---  operation do nothing after its deadline. An owner sends nothing until its
---  older requests with an unknown outcome have certainly expired; requests of
---  other owners do not delay it.
---
---  The deadline is the lowest reading that the server's clock can have when the
---  client gives the request up; TIME on each connection gives the clock's
---  offset. If the server refuses a request as expired, TIME is read again,
---  because the clock may have been set forward. If the clock is set back, the
---  server may execute an expired request.
+--- where lost connections cannot be sealed (seal.lua). A prologue makes an
+--- operation do nothing after its deadline. An owner sends nothing until its
+--- older requests with an unknown outcome have certainly expired; requests of
+--- other owners do not delay it.
+---
+--- The deadline is the lowest reading that the server's clock can have when the
+--- client gives the request up; TIME on each connection gives the clock's
+--- offset. If the server refuses a request as expired, TIME is read again,
+--- because the clock may have been set forward. If the clock is set back, the
+--- server may execute an expired request.
 
 local expiry = {}
 
@@ -34,8 +34,8 @@ local function guard(op)
 end
 
 --- The operation to send to a node, with the prologue if it needs one.
--- @tparam table node
--- @tparam table op the result of script.compile
+---@param node table
+---@param op table the result of script.compile
 function expiry.shipped(node, op)
   return expiry.is_on(node) and guard(op) or op
 end
@@ -71,10 +71,11 @@ end
 function expiry.invalidate(node) node.clock = nil end
 
 --- The deadline of a request that is given up at `deadline`.
--- @tparam table node
--- @tparam number deadline by host.now()
--- @treturn[1] string milliseconds of the server's clock
--- @treturn[2] nil, code, detail
+---@param node table
+---@param deadline number by host.now()
+---@return string? # milliseconds of the server's clock
+---@return rlock.failure? code
+---@return string? detail
 function expiry.word(node, deadline)
   local clock, code, detail = clock_of(node, deadline)
   if not clock then return nil, code, detail end
@@ -105,11 +106,11 @@ local function drop_expired(node, now)
 end
 
 --- Records a request whose outcome is unknown.
--- @tparam table node
--- @tparam table op
--- @tparam table keys
--- @param owner its first argument
--- @tparam number deadline when it expires, by host.now()
+---@param node table
+---@param op table
+---@param keys table
+---@param owner any its first argument
+---@param deadline number when it expires, by host.now()
 function expiry.mark_in_doubt(node, op, keys, owner, deadline)
   if harmless[op.op] then return end
   local now = node.host.now()
@@ -121,8 +122,10 @@ function expiry.mark_in_doubt(node, op, keys, owner, deadline)
 end
 
 --- Waits until all older requests of the same owner have expired.
--- @tparam number deadline by host.now()
--- @return true, or nil, code, detail
+---@param deadline number by host.now()
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function expiry.await_expiry(node, op, keys, owner, deadline)
   if op.op == "refresh" then return true end
   local host, requester = node.host, requester_of(op, keys, owner)

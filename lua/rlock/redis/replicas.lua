@@ -1,15 +1,15 @@
 --- Confirmation by replicas: a request succeeds only when enough replicas have
---  its writes. WAIT counts these replicas, but only for the writes of its own
---  connection, which it blocks. So these requests have connections of their
---  own, the dedicated connections of a node. A dedicated connection sends all
---  queued requests in one pipeline with a single WAIT (group commit). An
---  owner's requests for a lock always use the same dedicated connection, which
---  keeps them in order.
---
---  A retried request may write nothing. WAIT would then not cover what the
---  first attempt wrote. So a dedicated connection sets a mark before WAIT, a
---  key that expires at once. A server over its `maxmemory` refuses SET, but not
---  in a script that has written before.
+--- its writes. WAIT counts these replicas, but only for the writes of its own
+--- connection, which it blocks. So these requests have connections of their
+--- own, the dedicated connections of a node. A dedicated connection sends all
+--- queued requests in one pipeline with a single WAIT (group commit). An
+--- owner's requests for a lock always use the same dedicated connection, which
+--- keeps them in order.
+---
+--- A retried request may write nothing. WAIT would then not cover what the
+--- first attempt wrote. So a dedicated connection sets a mark before WAIT, a
+--- key that expires at once. A server over its `maxmemory` refuses SET, but not
+--- in a script that has written before.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
@@ -34,10 +34,11 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 -- how many -------------------------------------------------------------------
 
--- Counts the node's replicas, now and then. The number never falls: it includes
--- disconnected ones, or else a lone primary would confirm everything.
--- @treturn[1] boolean true: their number is known
--- @treturn[2] nil, code, detail
+--- Counts the node's replicas, now and then. The number never falls: it
+--- includes disconnected ones, or else a lone primary would confirm everything.
+---@return boolean? # true: their number is known
+---@return rlock.failure? code
+---@return string? detail
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return true end
@@ -56,9 +57,9 @@ local function count(node, connection)
 end
 
 --- How many replicas must confirm.
--- @tparam table node
--- @param wanted a number; "all"; or "majority", which counts the primary
--- @treturn integer
+---@param node table
+---@param wanted any a number; "all"; or "majority", which counts the primary
+---@return integer
 function replicas.needed(node, wanted)
   local all = node.replicas or 0
   if wanted == "all" then return max(all, 1) end
@@ -78,9 +79,9 @@ local function hash(owner)
 end
 
 --- The dedicated connection of an owner.
--- @tparam table node
--- @tparam table wanted  { count = as for `needed`, ms = how long to wait }
--- @param owner
+---@param node table
+---@param wanted table { count = as for `needed`, ms = how long to wait }
+---@param owner any
 function replicas.connection(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
   local dedicated = node.dedicated[name]
@@ -131,7 +132,7 @@ function Dedicated:forget()
 end
 
 --- Closes the connection.
--- @tparam[opt] string why
+---@param why? string
 function Dedicated:leave(why)
   local connection = self.connection
   self:forget()
@@ -147,13 +148,13 @@ local function confirmed_in(batch)
   end
 end
 
--- The commands of a batch; MARK and WAIT follow those to be confirmed.
--- @tparam table self
--- @tparam table batch
--- @tparam string|nil sha of MARK
--- @tparam integer ms for WAIT; 0 would block indefinitely
--- @treturn table
--- @treturn integer|nil the index of WAIT
+--- The commands of a batch; MARK and WAIT follow those to be confirmed.
+---@param self table
+---@param batch table
+---@param sha? string of MARK
+---@param ms integer for WAIT; 0 would block indefinitely
+---@return table
+---@return integer? # the index of WAIT
 local function commands_of(self, batch, sha, ms)
   local commands, confirmed = {}, confirmed_in(batch)
   for i, request in ipairs(batch) do commands[i] = request.words end
@@ -168,11 +169,11 @@ local function commands_of(self, batch, sha, ms)
   return commands, n + 2
 end
 
--- How long WAIT may take: at most a part of the time, which leaves LATE if
--- there is enough of it.
--- @tparam table self
--- @tparam number ms until the deadline
--- @treturn integer ms
+--- How long WAIT may take: at most a part of the time, which leaves LATE if
+--- there is enough of it.
+---@param self table
+---@param ms number until the deadline
+---@return integer # ms
 local function time_for_wait(self, ms)
   local most = min(ms * FOR_WAIT, max(ms - LATE, ms / 2))
   return max(1, min(self.wanted.ms, floor(most)))
@@ -188,9 +189,10 @@ local function unconfirmed_by(self)
     replicas.needed(self.node, self.wanted.count))
 end
 
--- Does WAIT, for `ms`, confirm the batch?
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- Does WAIT, for `ms`, confirm the batch?
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 local function confirmation(self, ms, last, replies, codes, details)
   if replies[last - 1] == nil then
     self.node.shas[MARK] = nil           -- the server may have lost the script
@@ -373,28 +375,28 @@ local unconfirmed = { release = true, leave = true }
 local direct = { peek = true, count = true, refresh = true }
 
 --- Does this operation bypass these connections? It has no owner whose requests
---  must stay in order, and changes nothing that must survive a failover. A
---  heartbeat queued behind a WAIT would be late.
--- @tparam table op
+--- must stay in order, and changes nothing that must survive a failover. A
+--- heartbeat queued behind a WAIT would be late.
+---@param op table
 function replicas.is_direct(op) return direct[op.op] == true end
 
 --- Must this operation be confirmed?
--- @tparam table op
+---@param op table
 function replicas.must_confirm(op) return not unconfirmed[op.op] end
 
 --- Sends one command, as node:call.
--- @tparam number deadline by host.now(), also for the confirmation
--- @tparam table words  not to be modified afterwards
--- @tparam boolean is_confirmed whether replicas must have it
--- @tparam[opt] boolean is_once whether it is not retried
--- @return as node:call; the code is "replicas" if it was executed, but too few
---   replicas have confirmed it
+---@param deadline number by host.now(), also for the confirmation
+---@param words table not to be modified afterwards
+---@param is_confirmed boolean whether replicas must have it
+---@param is_once? boolean whether it is not retried
+---@return any # as node:call; the code is "replicas" if it was executed, but
+---  too few replicas have confirmed it
 function Dedicated:call(deadline, words, is_confirmed, is_once)
   return result(self, enqueue(self, deadline, words, is_confirmed, is_once))
 end
 
 --- Sends several commands, as node:pipeline.
--- @tparam[opt] boolean is_final they need no confirmation
+---@param is_final? boolean they need no confirmation
 function Dedicated:pipeline(deadline, commands, is_final)
   local requests, replies, codes, details = {}, {}, {}, {}
   for i, words in ipairs(commands) do

@@ -1,10 +1,9 @@
 --- Splits Lua text into tokens.
---  Accepts 5.1, LuaJIT and 5.4, and lists what Redis' Lua 5.1 does not have. A
---  token is { kind, text, from, to, line }, where kind is the keyword or the
---  sign itself, or "name", "string", "number", "end of file". Comments are
---  dropped. An interpreter has already compiled the text, so malformed tokens
---  are passed on as they are.
---  @module rlock.script.lexer
+--- Accepts 5.1, LuaJIT and 5.4, and lists what Redis' Lua 5.1 does not have. A
+--- token is { kind, text, from, to, line }, where kind is the keyword or the
+--- sign itself, or "name", "string", "number", "end of file". Comments are
+--- dropped. An interpreter has already compiled the text, so malformed tokens
+--- are passed on as they are.
 
 local lexer = {}
 
@@ -125,10 +124,10 @@ local function token(text, from)
   return read(text, from)
 end
 
---- @tparam string text its line breaks are "\n"
---  @treturn table a list of tokens, the last one "end of file"
---  @treturn table what 5.1 does not have: { from =, line =, what = }
---  @treturn table line -> true if it begins within a string
+---@param text string its line breaks are "\n"
+---@return table # a list of tokens, the last one "end of file"
+---@return table # what 5.1 does not have: { from =, line =, what = }
+---@return table # line -> true if it begins within a string
 function lexer.tokens(text)
   local tokens, newer, inside, line, at = {}, {}, {}, 1, 1
   if text:sub(1, 1) == "#" then at = text:find("\n", 1, true) or #text + 1 end

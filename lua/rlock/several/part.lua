@@ -1,7 +1,7 @@
 --- A part of a red lock: its hold on one of the servers, for one round of
---  requests (round.lua). If the server is connected and counts for certain, its
---  requests are posted; else a background task makes them, because it may have
---  to connect, to identify the server, or to wait for it.
+--- requests (round.lua). If the server is connected and counts for certain, its
+--- requests are posted; else a background task makes them, because it may have
+--- to connect, to identify the server, or to wait for it.
 
 local grant = require "rlock.lock.grant"
 local joint = require "rlock.several.joint"
@@ -14,8 +14,8 @@ part.__index = part
 
 local max = math.max
 
---- @tparam table round
--- @tparam table member a lock of the server's client
+---@param round table
+---@param member table a lock of the server's client
 function part.new(round, member)
   local self = setmetatable({           -- 8 fields: a 9th doubles its size
     round = round, lock = member, grant = false, identity = false,
@@ -40,9 +40,11 @@ local function forgetful(seconds)
     .. "was granted: counts again in %.1f s"):format(seconds)
 end
 
--- Identifies the server. It does not count if it is a duplicate, or recently
--- restarted or replaced.
--- @return its identity, or nil, code, detail
+--- Identifies the server. It does not count if it is a duplicate, or recently
+--- restarted or replaced.
+---@return any # its identity
+---@return rlock.failure? code
+---@return string? detail
 local function admit(self)
   local target, round = self.lock.record.target, self.round
   local identity, code, detail = target:identify(round.deadline)
@@ -78,7 +80,7 @@ local function is_double(self)
 end
 
 --- Is this grant valid and still wanted? The client may have reconnected during
---  the request, so the reply may come from a restarted server.
+--- the request, so the reply may come from a restarted server.
 function part:accept()
   if self.lock.record.target:identity() ~= self.identity then
     local is_admitted, code, detail = admit(self)
@@ -89,7 +91,7 @@ function part:accept()
 end
 
 --- As posted.lua wants it. If the request does not end here, it may last beyond
---  the round's deadline.
+--- the round's deadline.
 function part:is_accepted()
   local round, is_accepted = self.round, nil
   if self.lock.record.target:identity() == self.identity then
@@ -103,8 +105,8 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- In a task: requests the lock.
--- @return as joint.acquire
+--- In a task: requests the lock.
+---@return any # as joint.acquire
 local function requested(self)
   local round, session = self.round, self.lock.session
   local code, why = "closed", "the client was closed"
@@ -125,7 +127,7 @@ local function request_in_task(self)
 end
 
 --- Requests it.
--- @tparam number now by host.now()
+---@param now number by host.now()
 function part:start(now)
   local round, member = self.round, self.lock
   local session = member.session
@@ -193,7 +195,7 @@ local function lost(self, reason)
 end
 
 --- Reports a loss of the part to the red lock. Without a lease, `lost` does,
---  unless it is lost already.
+--- unless it is lost already.
 function part:watch()
   local granted = self.grant
   if self.round.lease or granted.state == "lost" then

@@ -1,7 +1,6 @@
 --- What the addresses of all systems share: a login and hosts, in
---  [user[:password]@]host[:port],host2[:port],... User, password and host may
---  be percent-encoded. Errors never show a password.
---  @module rlock.util.authority
+--- [user[:password]@]host[:port],host2[:port],... User, password and host may
+--- be percent-encoded. Errors never show a password.
 
 local percent = require "rlock.util.percent"
 
@@ -28,10 +27,10 @@ function authority.encode(text)
 end
 
 --- Decodes a part of an address.
--- @tparam table result  gets the part, unless it is empty
--- @tparam string field  its name there, and in errors
--- @tparam string text
--- @return true, or nil and the error
+---@param result table gets the part, unless it is empty
+---@param field string its name there, and in errors
+---@param text string
+---@return any # true, or nil and the error
 function authority.set(result, field, text)
   local decoded, fault = decode(text)
   if not decoded then return nil, "the " .. field .. " " .. fault end
@@ -40,11 +39,11 @@ function authority.set(result, field, text)
 end
 
 --- Splits what follows the scheme.
--- @tparam string text
--- @treturn string|nil login
--- @treturn string hosts
--- @treturn string path
--- @treturn string|false query
+---@param text string
+---@return string? # login
+---@return string # hosts
+---@return string # path
+---@return string|false # query
 function authority.split(text)
   local whole, tail = text:match("^([^/?#]*)(.*)$")
   local login, hosts = whole:match("^(.*)@([^@]*)$")
@@ -53,7 +52,7 @@ function authority.split(text)
 end
 
 --- Sets username and password.
--- @return as `set`
+---@return any # as `set`
 function authority.set_login(result, login)
   local user, password = login:match("^([^:]*):?(.*)$")
   local ok, fault = authority.set(result, "username", user)
@@ -68,9 +67,9 @@ local function port_of(text)
 end
 
 --- Reads a host and its port.
--- @tparam string text
--- @tparam integer port  the default
--- @return a table with `host` and `port`, or nil and the error
+---@param text string
+---@param port integer the default
+---@return any # a table with `host` and `port`, or nil and the error
 function authority.host(text, port)
   local host, rest = text:match("^%[([%x:.]+)%](.*)$")
   if not host then host, rest = text:match("^([^:%[%]]*)(.*)$") end
@@ -91,7 +90,7 @@ function authority.host(text, port)
 end
 
 --- Reads a list of hosts.
--- @return a list of what `host` returns, or nil and the error
+---@return any # a list of what `host` returns, or nil and the error
 function authority.hosts(text, port)
   local list = {}
   for each in (text .. ","):gmatch("([^,]*),") do

@@ -1,8 +1,8 @@
 --- Checks the arguments of public calls: options, names and counts. A table
---  declares the options of a call: name -> the check of its value, a
---  function(value, name, level) that returns the value or raises an error.
---  Levels are as in error(); the default is 2, where the checking function was
---  called.
+--- declares the options of a call: name -> the check of its value, a
+--- function(value, name, level) that returns the value or raises an error.
+--- Levels are as in error(); the default is 2, where the checking function was
+--- called.
 
 local deadline = require "rlock.util.deadline"
 local duration = require "rlock.util.duration"
@@ -16,8 +16,8 @@ local NONE = {}
 -- values ------------------------------------------------------------------
 
 --- Returns the check of a duration, see duration.check.
--- @tparam number min seconds
--- @tparam[opt] number max seconds
+---@param min number seconds
+---@param max? number seconds
 function options.duration(min, max)
   max = max or duration.max
   return function(value, name, level)
@@ -42,8 +42,8 @@ function options.type(wanted)
 end
 
 --- Returns the check that is(value) is true.
--- @tparam string must what the value must be, for messages
--- @tparam function is
+---@param must string what the value must be, for messages
+---@param is function
 function options.that(must, is)
   return function(value, name, level)
     if is(value) then return value end
@@ -72,11 +72,11 @@ local function with(given, name, value)
 end
 
 --- Returns the check of a call's options.
--- @tparam table known option -> the check of its value
--- @tparam string must what the options must be, for messages
--- @tparam[opt] string call its name, for messages
--- @treturn function (given[, level]) -> the options: `given` itself, a copy if
---   a duration was clamped, or an empty table for nil; read-only
+---@param known table option -> the check of its value
+---@param must string what the options must be, for messages
+---@param call? string its name, for messages
+---@return function # (given[, level]) -> the options: `given` itself, a copy if
+---  a duration was clamped, or an empty table for nil; read-only
 function options.table(known, must, call)
   local of = call and " of " .. call or ""
   return function(given, level)
@@ -96,8 +96,8 @@ function options.table(known, must, call)
 end
 
 --- Returns the check of an option that is a table of options itself.
--- @tparam table known as for `table`
--- @tparam string must what the table must be, for messages
+---@param known table as for `table`
+---@param must string what the table must be, for messages
 function options.group(known, must)
   return function(given, name, level)
     level = level + 1
@@ -115,7 +115,7 @@ end
 local seconds = options.duration(0, math.huge)
 
 --- The check of a wait: seconds, or a deadline. A negative result means that
---  the deadline has passed.
+--- the deadline has passed.
 function options.wait(value, name, level)
   if type(value) == "number" and value >= 0 then return value end   -- faster
   if type(value) == "table" then
@@ -128,6 +128,21 @@ end
 
 local wait = options.wait
 
+---@class rlock.options.wait
+---@field wait? rlock.wait at most, for the whole call; default: forever
+
+---@class rlock.options.lock: rlock.options.wait
+---@field lease? number seconds to hold it, at least 0.002; without it the
+--- watchdog renews it
+
+--- Seconds, or a deadline for several calls.
+---@alias rlock.wait number | rlock.deadline
+
+-- The second part refuses other names.
+---@alias rlock.wait_options rlock.options.wait & { wait?: any, [string]: nil }
+---@alias rlock.lock_options rlock.options.lock & {
+---   wait?: any, lease?: any, [string]: nil }
+
 --- Checks the options of a call that waits.
 options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")
 
@@ -138,10 +153,10 @@ options.of_lock = options.table({ wait = wait, lease = options.lease },
 -- arguments ---------------------------------------------------------------
 
 --- Checks a command of the user and its arguments.
--- @tparam string method  for messages: "client:call"
--- @tparam integer level  as in error()
--- @param ...  strings and numbers
--- @treturn table the words
+---@param method string for messages: "client:call"
+---@param level integer as in error()
+---@param ... any strings and numbers
+---@return table # the words
 function options.words(method, level, ...)
   local words = { ... }
   if words[1] == nil then
@@ -179,7 +194,7 @@ function options.path(path, level)
 end
 
 --- Checks what is to be set: a path, a value and an optional version.
--- @treturn integer|nil the version
+---@return integer? # the version
 function options.node(path, value, version, level)
   level = (level or 2) + 1
   options.path(path, level)
@@ -191,12 +206,12 @@ function options.node(path, value, version, level)
 end
 
 --- Checks a count. Counts are Java's int, as in Redisson.
--- @param n
--- @tparam string name for messages
--- @tparam number least
--- @tparam[opt=2] number level
--- @tparam[opt] number most
--- @treturn string n, in digits
+---@param n any
+---@param name string for messages
+---@param least number
+---@param level? number default: 2
+---@param most? number
+---@return string # n, in digits
 function options.count(n, name, least, level, most)
   most = most or 2147483647
   if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > most then

@@ -1,26 +1,26 @@
 --- Barriers, compatible with Curator's DistributedBarrier and
---  DistributedDoubleBarrier. The operations and replies are those of
---  policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
---  clients of Curator.
---
---  A plain barrier is the path itself, a persistent node. It stays set until it
---  is removed, even if the client that set it dies, because Curator's node does
---  not say which client set it.
---
---  A double barrier has child nodes: an ephemeral node for each member, and the
---  persistent node `ready` while a round is open. Curator cannot tell a member
---  that leaves from one that dies, and may count a member that has just left.
---  So the data of the path is a *log*. Its first line has the number of the
---  round, the number of the last round that lost a member, and n. Every other
---  line is one of our members: `+` and its node if it is in, `-` if it has left
---  or withdrawn. Each change is a compare-and-set on the version that was read.
---  To open a round, one transaction checks that all nodes exist, writes the log
---  and creates `ready`.
---    - If a node of ours is not in the log, its member is entering.
---    - If a member that is in has no node, it has died.
---  Curator's members count too, but a death looks as if the member had left.
---  The first member in Curator's order leaves last, because Curator relies on
---  that.
+--- DistributedDoubleBarrier. The operations and replies are those of
+--- policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
+--- clients of Curator.
+---
+--- A plain barrier is the path itself, a persistent node. It stays set until it
+--- is removed, even if the client that set it dies, because Curator's node does
+--- not say which client set it.
+---
+--- A double barrier has child nodes: an ephemeral node for each member, and the
+--- persistent node `ready` while a round is open. Curator cannot tell a member
+--- that leaves from one that dies, and may count a member that has just left.
+--- So the data of the path is a *log*. Its first line has the number of the
+--- round, the number of the last round that lost a member, and n. Every other
+--- line is one of our members: `+` and its node if it is in, `-` if it has left
+--- or withdrawn. Each change is a compare-and-set on the version that was read.
+--- To open a round, one transaction checks that all nodes exist, writes the log
+--- and creates `ready`.
+---   - If a node of ours is not in the log, its member is entering.
+---   - If a member that is in has no node, it has died.
+--- Curator's members count too, but a death looks as if the member had left.
+--- The first member in Curator's order leaves last, because Curator relies on
+--- that.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -45,7 +45,7 @@ local LOST = { "lost" }
 local TRY = { wait_ms = 0 }
 
 --- A target for one member, see the back end contract.
--- @tparam string slot
+---@param slot string
 function barrier:with(slot)
   return setmetatable({ slot = slot, base = self, seen = {} },
     { __index = self })
@@ -80,11 +80,12 @@ local function watch(self)
   end)
 end
 
--- Reads the log, then the nodes.
--- @treturn[1] table the log, with its `version`, nil if there is no path;
---   `has`, the set of the members' nodes; `first`, the first of them in order;
---   `is_ready`
--- @treturn[2] nil, code, detail
+--- Reads the log, then the nodes.
+---@return table? # the log, with its `version`, nil if there is no path; `has`,
+---  the set of the members' nodes; `first`, the first of them in order;
+---  `is_ready`
+---@return rlock.failure? code
+---@return string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
   local ok, code, detail = server.connection:reach(deadline)
@@ -123,10 +124,11 @@ local function is_again(code, err)
     or err == errors.NO_NODE
 end
 
--- Changes the log.
--- @tparam function change  of what `look` returns; false: no change
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Changes the log.
+---@param change function of what `look` returns; false: no change
+---@return table? # the log
+---@return rlock.failure? code
+---@return string? detail
 local function update(self, deadline, change)
   while true do
     local view, code, detail = look(self, deadline)
@@ -140,8 +142,10 @@ local function update(self, deadline, change)
   end
 end
 
--- Sends a transaction, which may fail.
--- @return true, or nil, code, detail
+--- Sends a transaction, which may fail.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function transact(self, deadline, parts)
   local err, code, detail =
     self.server.connection:post(ops.multi, codec.multi(parts)):wait(deadline)
@@ -149,8 +153,10 @@ local function transact(self, deadline, parts)
   return nil, code, detail
 end
 
--- Deletes `ready` if no member has a node.
--- @return true, or nil, code, detail
+--- Deletes `ready` if no member has a node.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function clear(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -177,9 +183,10 @@ local function is_open(view)
   return false
 end
 
--- Creates the node of a member.
--- @treturn[1] table its entry, see target.lua; or false if a round is open
--- @treturn[2] nil, code, detail
+--- Creates the node of a member.
+---@return table? # its entry, see target.lua; or false if a round is open
+---@return rlock.failure? code
+---@return string? detail
 local function make(self, deadline, now, id, ms)
   local view, code, detail = look(self, deadline)
   if not view then return nil, code, detail end
@@ -195,9 +202,9 @@ local function make(self, deadline, now, id, ms)
   return self.base:held_by(id) or false
 end
 
--- Has Curator opened the round since our node was created? Then our member is
--- in. Our clients log all members that are in when they open a round.
--- @treturn boolean|nil nil, code, detail
+--- Has Curator opened the round since our node was created? Then our member is
+--- in. Our clients log all members that are in when they open a round.
+---@return boolean? # nil, code, detail
 local function opened(self, deadline)
   local data, code, made = nodes.get(self.server, deadline,
     self.path .. "/" .. READY)
@@ -225,8 +232,10 @@ local function precedes(a, b)
   return (x or -1) < (y or -1)
 end
 
--- Opens a round with the first n members that are entering.
--- @return true, or nil, code, detail
+--- Opens a round with the first n members that are entering.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
@@ -264,8 +273,10 @@ local function entering(self, view)
   return names, is_gone
 end
 
--- Logs that a member has left.
--- @return true, or nil, code, detail
+--- Logs that a member has left.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function depart(self, deadline)
   local own = self.node
   local view, code, detail = update(self, deadline, function(view)
@@ -287,9 +298,10 @@ local function admit(self, entry, view, n, deadline)
   return { "refused", ("%d"):format(view.n) }
 end
 
--- Is the member in? Logs it if Curator opened the round.
--- @treturn[1] table the log, if it is in; false: it is not
--- @treturn[2] nil, code, detail
+--- Is the member in? Logs it if Curator opened the round.
+---@return table? # the log, if it is in; false: it is not
+---@return rlock.failure? code
+---@return string? detail
 local function is_in(self, view, deadline)
   local own = self.node
   if view.marks[own] then return view.marks[own] == "+" and view end
@@ -312,10 +324,11 @@ local function prune(view)
   end
 end
 
--- Logs that a member has withdrawn, unless it is in.
--- @tparam[opt] boolean is_late  even if a round is open
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Logs that a member has withdrawn, unless it is in.
+---@param is_late? boolean even if a round is open
+---@return table? # the log
+---@return rlock.failure? code
+---@return string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
     if view.marks[own] or not view.has[own]
@@ -327,8 +340,8 @@ local function give_up(self, own, deadline, is_late)
   end)
 end
 
--- Checks whether the round is open, and opens it if possible.
--- @return as run.enter
+--- Checks whether the round is open, and opens it if possible.
+---@return any # as run.enter
 local function enter(self, entry, n, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -415,9 +428,9 @@ function run.withdraw(self, deadline, _, _, _, _, more)
   return { "freed" }
 end
 
--- Has the round ended? See policy/barrier.lua.
--- @treturn string|nil "free", "lost", or nil: not yet
--- @treturn string|nil the name of a member that seems to have died
+--- Has the round ended? See policy/barrier.lua.
+---@return string? # "free", "lost", or nil: not yet
+---@return string? # the name of a member that seems to have died
 local function outcome(self, view)
   if view.lost >= self.round then return "lost" end
   if view.round > self.round then return "free" end
@@ -458,10 +471,10 @@ local function drop(self, entry, deadline)
   return clear(self, deadline)
 end
 
--- Checks whether the round has ended; logs if it has lost a member.
--- @treturn[1] string|boolean "free", "lost", or false: not yet
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Checks whether the round has ended; logs if it has lost a member.
+---@return string|boolean|nil # "free", "lost", or false: not yet
+---@return table|rlock.failure # the log
+---@return string? detail
 local function verdict_of(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)

@@ -1,11 +1,10 @@
 --- ZooKeeper's messages: what is inside a frame. Integers are big-endian. An
---  id of 64 bits (a session's, a transaction's) is a string of 8 bytes, because
---  LuaJIT has no such integers. Pure.
---
---  A reader never raises an error and never reads past the end of its text. A
---  missing value is 0 or "", and sets the reader's `is_bad`. So the caller
---  reads a whole message, and checks it once.
---  @module rlock.zookeeper.codec
+--- id of 64 bits (a session's, a transaction's) is a string of 8 bytes, because
+--- LuaJIT has no such integers. Pure.
+---
+--- A reader never raises an error and never reads past the end of its text. A
+--- missing value is 0 or "", and sets the reader's `is_bad`. So the caller
+--- reads a whole message, and checks it once.
 
 local codec = {}
 
@@ -55,17 +54,17 @@ end
 codec.text = text
 
 --- The first message of a connection.
--- @tparam table session  id, password; `timeout` in ms, `seen`: the last
---   transaction that the client knows of
+---@param session table id, password; `timeout` in ms, `seen`: the last
+---  transaction that the client knows of
 function codec.hello(session)
   return int(0) .. session.seen .. int(session.timeout) .. session.id
     .. text(session.password) .. "\0"
 end
 
 --- A request.
--- @tparam integer xid
--- @tparam integer op one of codec.ops
--- @tparam[opt=""] string body
+---@param xid integer
+---@param op integer one of codec.ops
+---@param body? string default: ""
 function codec.request(xid, op, body)
   return int(xid) .. int(op) .. (body or "")
 end
@@ -80,10 +79,10 @@ local ANYONE = acl("world", "anyone")
 codec.CREATOR = acl("auth", "")
 
 --- The body of a create.
--- @tparam string path
--- @tparam string data
--- @tparam integer flags one of codec.flags
--- @tparam[opt] string access default: everyone may do everything
+---@param path string
+---@param data string
+---@param flags integer one of codec.flags
+---@param access? string default: everyone may do everything
 function codec.create(path, data, flags, access)
   return text(path) .. text(data) .. (access or ANYONE) .. int(flags)
 end
@@ -109,7 +108,7 @@ function codec.auth(scheme, login)
 end
 
 --- The body of a multi.
--- @tparam table parts a list of { op, body }
+---@param parts table a list of { op, body }
 function codec.multi(parts)
   local list = {}
   for i, part in ipairs(parts) do
@@ -124,7 +123,7 @@ local Reader = {}
 Reader.__index = Reader
 
 --- A reader of a frame.
--- @tparam string bytes
+---@param bytes string
 function codec.reader(bytes)
   return setmetatable({ bytes = bytes, at = 1, is_bad = false }, Reader)
 end
@@ -180,8 +179,8 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---  `version`; its `owner`, a session; its number of `children`; `changed`, the
---  id of the transaction that last made or deleted one, or of its own.
+--- `version`; its `owner`, a session; its number of `children`; `changed`, the
+--- id of the transaction that last made or deleted one, or of its own.
 function Reader:stat()
   local at = take(self, STAT)
   if not at then
@@ -200,7 +199,7 @@ function Reader:stat()
 end
 
 --- Does anyone have a permission for a node that has this access control list?
--- @tparam[opt=codec.DELETE] integer permission
+---@param permission? integer default: codec.DELETE
 function Reader:is_open(permission)
   local n, unit = self:int(), permission or codec.DELETE
   for _ = 1, n do
@@ -218,7 +217,7 @@ end
 function Reader:is_done() return not self.is_bad end
 
 --- The server's first message: the session that it has given.
--- @treturn table|nil id, password, timeout (ms; 0: there is no such session)
+---@return table? # id, password, timeout (ms; 0: there is no such session)
 function codec.welcome(bytes)
   local its = codec.reader(bytes)
   its:int()
@@ -230,18 +229,18 @@ function codec.welcome(bytes)
 end
 
 --- The head of each later message.
--- @treturn integer xid
--- @treturn string zxid
--- @treturn integer err
--- @treturn table the reader of the rest
+---@return integer # xid
+---@return string # zxid
+---@return integer # err
+---@return table # the reader of the rest
 function codec.head(bytes)
   local its = codec.reader(bytes)
   return its:int(), its:id(), its:int(), its
 end
 
 --- The results of a multi: a list of error numbers, and the stat after its last
---  set. A multi that has failed has no error in its head.
--- @tparam table its a reader
+--- set. A multi that has failed has no error in its head.
+---@param its table a reader
 function codec.results(its)
   local errors, stat = {}, nil
   while not its.is_bad do
@@ -255,7 +254,7 @@ function codec.results(its)
 end
 
 --- An id of 64 bits as a number, such as a token.
--- @treturn number|nil nil if this runtime cannot have it exactly
+---@return number? # nil if this runtime cannot have it exactly
 function codec.number(id)
   local a, b, c, d = byte(id, 1, 4)
   local high = ((a * 256 + b) * 256 + c) * 256 + d

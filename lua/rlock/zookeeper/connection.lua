@@ -1,16 +1,16 @@
 --- A session with ZooKeeper and its current connection. The session outlives
---  the connection: it is resumed with its id and password, perhaps on another
---  server, which cuts off the older connection. The session's ephemeral nodes
---  end with it.
---
---  Requests are answered in order, so any number of them may be in flight, and
---  a later one sees the effects of an earlier one. A request whose connection
---  is lost fails with "closed": it may have been applied. It is not retried
---  here.
---
---  A task keeps the session alive with a `sync` every tenth of its time-out,
---  and with writes while they are needed (see validity.lua). `epoch` counts the
---  sessions.
+--- the connection: it is resumed with its id and password, perhaps on another
+--- server, which cuts off the older connection. The session's ephemeral nodes
+--- end with it.
+---
+--- Requests are answered in order, so any number of them may be in flight, and
+--- a later one sees the effects of an earlier one. A request whose connection
+--- is lost fails with "closed": it may have been applied. It is not retried
+--- here.
+---
+--- A task keeps the session alive with a `sync` every tenth of its time-out,
+--- and with writes while they are needed (see validity.lua). `epoch` counts the
+--- sessions.
 
 local backoff = require "rlock.util.backoff"
 local codec = require "rlock.zookeeper.codec"
@@ -45,16 +45,14 @@ local function shuffled(list, host)
   return copy
 end
 
---- @tparam table host
--- @tparam table options  the result of url.parse; timeout, connect_timeout,
---   watchdog: the time-out to ask for (seconds)
--- @tparam table hooks  functions, called outside of any task:
---   on_ready(is_new)  connected; is_new: with a new session
---   on_dropped(why)   the connection was lost
---   on_ended(why)     the session has ended, or may have
---   on_tick(now)      in a task of its own: does what is due, and returns when
---                     to call it again
---   is_needed()       optional: whether anything is held or waited for
+---@param host table
+---@param options table the result of url.parse; timeout, connect_timeout,
+---  watchdog: the time-out to ask for (seconds)
+---@param hooks table functions, called outside of any task: on_ready(is_new)
+---  connected; is_new: with a new session on_dropped(why) the connection was
+---  lost on_ended(why) the session has ended, or may have on_tick(now) in a
+---  task of its own: does what is due, and returns when to call it again
+---  is_needed() optional: whether anything is held or waited for
 function connection.new(host, options, hooks)
   return setmetatable({
     host = host, options = options, hooks = hooks,
@@ -89,10 +87,10 @@ local function finish(call)
 end
 
 --- Waits for the answer.
--- @tparam number deadline by host.now()
--- @treturn[1] integer the error, 0 for none
--- @treturn[1] table a reader of the rest
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+---@param deadline number by host.now()
+---@return integer? # the error, 0 for none
+---@return table|rlock.failure # a reader of the rest
+---@return string? detail # for "cancelled", the value to raise
 function Call:wait(deadline)
   if not self.is_over then
     local host = self.connection.host
@@ -109,12 +107,12 @@ function Call:wait(deadline)
 end
 
 --- Sends a request, without waiting for its answer.
--- @tparam integer op one of codec.ops
--- @tparam[opt] string body
--- @tparam[opt] function on_over  called with the call when it is answered or
---   has failed, outside of any task
--- @treturn table call, with the fields `sent` and `is_over`; once it is over,
---   also `err` and `its` (a reader), or `code` and `detail`
+---@param op integer one of codec.ops
+---@param body? string
+---@param on_over? function called with the call when it is answered or has
+---  failed, outside of any task
+---@return table # call, with the fields `sent` and `is_over`; once it is over,
+---  also `err` and `its` (a reader), or `code` and `detail`
 function connection:post(op, body, on_over)
   local now = self.host.now()
   local call = setmetatable({ connection = self, sent = now,
@@ -246,8 +244,10 @@ local function open_link(self, at, deadline)
   return link
 end
 
--- Waits for an event of a link.
--- @return true, or nil, code, detail
+--- Waits for an event of a link.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function await(self, link, deadline, field)
   while not link[field] and not link.why do
     local is_set = link.event:pause(deadline - self.host.now())
@@ -329,8 +329,10 @@ end
 
 local keep
 
--- Connects to one server.
--- @return true, or nil, code, detail
+--- Connects to one server.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function try(self, at)
   local deadline = self.host.now() + self.options.connect_timeout
   local link, code, detail = open_link(self, at, deadline)
@@ -382,8 +384,10 @@ local function round(self)
 end
 
 --- Connects, if there is no connection.
--- @tparam number deadline by host.now()
--- @return true, or nil, code, detail; for "cancelled", the value to raise
+---@param deadline number by host.now()
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function connection:connect(deadline)
   if self.is_ready then return true end
   if self.is_closed then return nil, "closed", "the client was closed" end
@@ -396,8 +400,8 @@ function connection:connect(deadline)
 end
 
 --- As `connect`, but retries while that may succeed.
--- @tparam number deadline by host.now()
--- @return as `connect`
+---@param deadline number by host.now()
+---@return any # as `connect`
 function connection:reach(deadline)
   if self.is_ready then return true end
   local ok, code, detail, last
@@ -440,9 +444,9 @@ local function confirm(self, root)
 end
 
 --- Sends a sync, after a write if one is due. The reply proves that the session
---  is alive, see validity.lua.
--- @tparam[opt] boolean is_idle  do not write
--- @treturn table call
+--- is alive, see validity.lua.
+---@param is_idle? boolean do not write
+---@return table # call
 function connection:sync(is_idle)
   local now, chroot = self.host.now(), self.options.chroot
   local root = chroot ~= "" and chroot or "/"
@@ -453,8 +457,8 @@ function connection:sync(is_idle)
   end)
 end
 
--- Does what is due for a connection.
--- @treturn number when to call this again
+--- Does what is due for a connection.
+---@return number # when to call this again
 local function beat(self, now)
   if is_silent(self) then
     self:leave(("silent for %.2g s while requests waited"):format(self.silent))
@@ -495,9 +499,9 @@ function connection:wake(at)
 end
 
 --- Calls fn(is_deleted) once, when the server reports a change of a node. Call
---  this with the request that sets the watch. A lost connection drops both.
--- @tparam string path
--- @tparam function fn called outside of any task
+--- this with the request that sets the watch. A lost connection drops both.
+---@param path string
+---@param fn function called outside of any task
 function connection:watch(path, fn)
   local list = self.watches[path]
   if list then
@@ -526,7 +530,7 @@ local function finish_session(self, deadline, why)
 end
 
 --- Ends the session until the next call of `connect`. This frees its nodes.
--- @tparam number deadline by host.now()
+---@param deadline number by host.now()
 function connection:rest(deadline)
   local why = "the client rests"
   finish_session(self, deadline, why)
@@ -534,7 +538,7 @@ function connection:rest(deadline)
 end
 
 --- Ends the session, which frees its nodes at once, and the connection.
--- @tparam number deadline by host.now()
+---@param deadline number by host.now()
 function connection:close(deadline)
   if self.is_closed then return end
   self.is_closed = true

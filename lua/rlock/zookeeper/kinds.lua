@@ -1,12 +1,12 @@
 --- The kinds of locks on ZooKeeper, as policies: the fields that lock.lua and
---  its parts read. Nothing runs on the server, so `ops` only names the
---  operations, for messages. Fields of ZooKeeper's kinds:
---    queue   of its nodes: `mark` and `blocks`, see place.lua
---    most, leases   of the mutex, see below
---    needs, of_session   of counters: their operations' replies, and whether
---                   permits belong to the session that took them
---    tells_queue    whether `peek` tells who waits
---    data           of an owner's node, a function; default: see backend.lua
+--- its parts read. Nothing runs on the server, so `ops` only names the
+--- operations, for messages. Fields of ZooKeeper's kinds:
+---   queue   of its nodes: `mark` and `blocks`, see place.lua
+---   most, leases   of the mutex, see below
+---   needs, of_session   of counters: their operations' replies, and whether
+---                  permits belong to the session that took them
+---   tells_queue    whether `peek` tells who waits
+---   data           of an owner's node, a function; default: see backend.lua
 
 local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
@@ -122,10 +122,10 @@ local WHY_NOT = {
 }
 
 --- Finds a kind. All have fencing tokens, so "fenced_mutex" is the mutex.
---  Raises an error if ZooKeeper has no such kind.
--- @tparam string|table which
--- @tparam[opt=2] number level as in error()
--- @treturn table
+--- Raises an error if ZooKeeper has no such kind.
+---@param which string|table
+---@param level? number as in error(); default: 2
+---@return table
 function kinds.load(which, level)
   if type(which) == "string" then which = which:gsub("^fenced_", "") end
   local found = all[which]
@@ -141,7 +141,7 @@ end
 function kinds.fenced(loaded) return loaded end
 
 --- The two sides of a read/write lock.
--- @tparam string name
+---@param name string
 function kinds.sides(name)
   return { read = kinds.load(name .. ".read", 4),
     write = kinds.load(name .. ".write", 4) }

@@ -1,5 +1,5 @@
 --- How many permits a semaphore has: the node `limit` below its path, of 4
---  bytes, like Curator's SharedCount; and how many are taken.
+--- bytes, like Curator's SharedCount; and how many are taken.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -12,12 +12,11 @@ local ops = codec.ops
 local function path_of(target) return target.path .. "/limit" end
 
 --- Reads the limit.
--- @tparam table target  of a semaphore
--- @tparam number deadline by host.now()
--- @treturn[1] integer the limit
--- @treturn[1] integer its version
--- @treturn[2] boolean false: it was never set
--- @treturn[3] nil, code, detail
+---@param target table of a semaphore
+---@param deadline number by host.now()
+---@return integer|boolean|nil # the limit; false: it was never set
+---@return integer|rlock.failure|nil # its version
+---@return string? detail
 function limit.read(target, deadline)
   local path = path_of(target)
   local data, version, detail = nodes.get_own(target, deadline, path)
@@ -29,24 +28,27 @@ function limit.read(target, deadline)
 end
 
 --- Reads the limit, and watches it until the gate is asked or left.
--- @tparam table target
--- @tparam table gate  the place of the first waiter
--- @return as limit.read
+---@param target table
+---@param gate table the place of the first waiter
+---@return any # as limit.read
 function limit.watch(target, gate, deadline)
   gate:attend(path_of(target))
   return limit.read(target, deadline)
 end
 
 --- Makes the node of the limit.
--- @treturn[1] boolean true, or false if it exists already
--- @treturn[2] nil, code, detail
+---@return boolean? # true, or false if it exists already
+---@return rlock.failure? code
+---@return string? detail
 function limit.make(target, n, deadline)
   return nodes.make(target.server, deadline, target.path, path_of(target),
     codec.int(n))
 end
 
 --- Sets the limit.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
   if target.server.access then
@@ -64,7 +66,9 @@ function limit.set(target, n, deadline)
 end
 
 --- Adds to the limit, once.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function limit.add(target, n, deadline)
   while true do
     local now, version, detail = limit.read(target, deadline)
@@ -80,9 +84,9 @@ function limit.add(target, n, deadline)
 end
 
 --- Counts the permits.
--- @treturn[1] integer how many are available; 0 if the limit was never set
--- @treturn[1] integer how many are taken
--- @treturn[2] nil, code, detail
+---@return integer? # how many are available; 0 if the limit was never set
+---@return integer|rlock.failure # how many are taken
+---@return string? detail
 function limit.count(target, deadline)
   local path = target.path .. "/leases"
   local now, code, why = limit.read(target, deadline)

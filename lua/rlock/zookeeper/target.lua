@@ -1,13 +1,13 @@
 --- A lock of one name: its operations, with the replies of a Redis policy (see
---  verdicts.lua). The server knows nodes, not owners. So each owner has an
---  *entry* here, while it holds the lock or waits for it:
---    owner     its name
---    place     its node, see place.lua
---    is_held   whether it holds the lock
---    want      its count of holds
---    token     the id of the transaction that made the node
---    deadline  when its lease ends, by host.now(); then the node is deleted
---  A renewal sends nothing for an entry: it moves this deadline.
+--- verdicts.lua). The server knows nodes, not owners. So each owner has an
+--- *entry* here, while it holds the lock or waits for it:
+---   owner     its name
+---   place     its node, see place.lua
+---   is_held   whether it holds the lock
+---   want      its count of holds
+---   token     the id of the transaction that made the node
+---   deadline  when its lease ends, by host.now(); then the node is deleted
+--- A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
 local identity = require "rlock.util.identity"
@@ -28,10 +28,10 @@ local MOST = 100                  -- holders that are looked at
 local UPGRADE = "upgrade: this owner reads, and a writer waits for all readers"
 local UNKNOWN = -1                -- milliseconds until the lock may be free
 
---- @tparam table server the back end
--- @tparam table policy  of kinds.lua
--- @tparam string path
--- @tparam[opt] table class  of a counter: it inherits from this one
+---@param server table the back end
+---@param policy table of kinds.lua
+---@param path string
+---@param class? table of a counter: it inherits from this one
 function target.new(server, policy, path, class)
   return setmetatable({
     server = server, policy = policy, path = path,
@@ -42,7 +42,7 @@ end
 -- entries ---------------------------------------------------------------------
 
 --- The channel that wakes this owner, which may wait for both sides of a
---  read/write lock; without an owner, all waiters.
+--- read/write lock; without an owner, all waiters.
 function target:channel(owner)
   return ("%s#%s %s"):format(self.path, self.policy.name, owner or "")
 end
@@ -106,9 +106,9 @@ function target:forget(entry)
 end
 
 --- Drops an entry, and deletes its node.
--- @tparam table entry
--- @tparam number deadline by host.now()
--- @return as place:leave
+---@param entry table
+---@param deadline number by host.now()
+---@return any # as place:leave
 function target:drop(entry, deadline)
   self:forget(entry)
   if entry.gate then self.server:leave_place(entry.gate) end
@@ -163,8 +163,10 @@ end
 -- requests --------------------------------------------------------------------
 
 --- Checks once that the path of a mutex or counter has no nodes of another
---  kind. (Other locks see that in the list of their queue.)
--- @return true, or nil, code, detail
+--- kind. (Other locks see that in the list of their queue.)
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
@@ -275,7 +277,7 @@ function run.leave(self, deadline, _, owner)
 end
 
 --- Renews a hold, after a sync.
--- @return the reply
+---@return any # the reply
 function target:renew(owner, now, ms)
   local entry = self:held_by(owner)
   if not entry then return { "lost" } end
@@ -297,8 +299,10 @@ local function queue_of(self, path, deadline)
   return queues.sorted(err == 0 and its:texts() or {}, path)
 end
 
--- Reads a node of a list: its `data`, and `created`.
--- @return whether it is there; or nil, code, detail
+--- Reads a node of a list: its `data`, and `created`.
+---@return any # whether it is there
+---@return rlock.failure? code
+---@return string? detail
 local function read(self, node, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
     codec.read(node.path))
@@ -310,9 +314,11 @@ local function read(self, node, deadline)
 end
 
 --- The nodes that hold the lock, the first of them with the fields that `read`
---  sets; for a read/write lock, those of both sides.
--- @return the nodes, how many wait, and the list of both unless waiting has a
---   queue of its own; or nil, code, detail
+--- sets; for a read/write lock, those of both sides.
+---@return any # the nodes, how many wait, and the list of both unless waiting
+---  has a queue of its own
+---@return rlock.failure? code
+---@return string? detail
 function target:holders(deadline)
   local path = self.path .. (self.policy.leases and "/leases" or "")
   while true do
@@ -411,10 +417,12 @@ end
 -- its server ------------------------------------------------------------------
 
 --- Announces a wait to other processes, in the data of the waiter's node.
--- @tparam number deadline by host.now()
--- @tparam string owner
--- @tparam[opt] string text  default: the wait is over, and its node is gone
--- @return true; or nil, code, detail
+---@param deadline number by host.now()
+---@param owner string
+---@param text? string default: the wait is over, and its node is gone
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function target:announce(deadline, owner, text)
   if self.policy.data then return true end      -- what Curator's clients read
   local entry, server = self.entries[owner], self.server

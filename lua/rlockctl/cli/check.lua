@@ -1,5 +1,5 @@
 --- rlockctl check: explores every order in which the operations of a policy can
---  run, and prints the shortest trace of a fault.
+--- run, and prints the shortest trace of a fault.
 
 local json = require "rlockctl.cli.json"
 local bounded = require "rlockctl.cli.bounded_model"

@@ -37,8 +37,10 @@ deadlocks.options = { ["--json"] = { "json" } }
 
 -- finding them ----------------------------------------------------------------
 
--- The owners of the locks that these waits are for: name -> set.
--- @return the table, or nil, code, detail
+--- The owners of the locks that these waits are for: name -> set.
+---@return any # the table
+---@return rlock.failure? code
+---@return string? detail
 local function holders_of(client, waits)
   local store, holders = stores.of(client), {}
   for _, wait in ipairs(waits) do
@@ -74,10 +76,11 @@ local function identify(client, cycle)
 end
 
 --- Finds the deadlocks. A waiting task neither acquires nor releases locks. So
---  if it is in the same wait as before, its holds have not changed since.
--- @tparam table client
--- @treturn[1] table a list, see wait_graph.cycles; waits have `who`, if known
--- @treturn[2] nil, code, detail
+--- if it is in the same wait as before, its holds have not changed since.
+---@param client table
+---@return table? # a list, see wait_graph.cycles; waits have `who`, if known
+---@return rlock.failure? code
+---@return string? detail
 function deadlocks.find(client)
   local store = stores.of(client)
   local waits, code, detail = store.waits(client)

@@ -72,7 +72,7 @@ local function print_none(numbers, all)
       :format(numbers, numbers == 1 and "" or "s"))
 end
 
--- @return nil if it is not a valid number
+---@return any # nil if it is not a valid number
 local function limit_of(chosen)
   local limit = tonumber(chosen.limit or LIMIT)
   if limit and limit % 1 == 0 and limit >= 1 and limit <= 1e6 then

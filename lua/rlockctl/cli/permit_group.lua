@@ -1,6 +1,6 @@
 --- Several permits of a semaphore as one lock, for rlockctl run. Acquires all
---  or none: if one is missing, it releases the others before it waits, so two
---  clients cannot deadlock.
+--- or none: if one is missing, it releases the others before it waits, so two
+--- clients cannot deadlock.
 
 local backoff = require "rlock.util.backoff"
 local host = require "rlock.host.uv"
@@ -13,11 +13,11 @@ local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 local Permits = {}
 Permits.__index = Permits
 
---- @tparam table client
--- @tparam string name
--- @tparam integer count  the number of permits to acquire
--- @tparam integer limit  the semaphore's number of permits
--- @treturn table a lock; `former_limit`: the limit that it has replaced
+---@param client table
+---@param name string
+---@param count integer the number of permits to acquire
+---@param limit integer the semaphore's number of permits
+---@return table # a lock; `former_limit`: the limit that it has replaced
 function permit_group.new(client, name, count, limit)
   return setmetatable({ permits = client:permits(name), name = name,
     count = count, limit = limit, ids = {} }, Permits)

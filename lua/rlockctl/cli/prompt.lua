@@ -1,5 +1,5 @@
 --- rlockctl -i: a prompt for Lua. On a terminal, libedit edits the line while
---  tasks run.
+--- tasks run.
 
 local complete = require "rlockctl.cli.complete"
 local host = require "rlock.host.uv"
@@ -82,9 +82,9 @@ function Terminal:key()
 end
 
 --- Reads a line while tasks run.
--- @tparam string text  the prompt
--- @treturn string|nil  nil at the end
--- @treturn string "line", "end" or "interrupted"
+---@param text string the prompt
+---@return string? # nil at the end
+---@return string # "line", "end" or "interrupted"
 function Terminal:read(text)
   self.editor:start(text)
   self.input = host.on_readable(0, function() self:key() end)
@@ -215,9 +215,9 @@ local function take_interrupts(lines)
 end
 
 --- Reads and runs chunks until the input ends.
--- @tparam table cli
--- @tparam table operands  none is allowed
--- @treturn integer exit status
+---@param cli table
+---@param operands table none is allowed
+---@return integer # exit status
 function prompt.run(cli, operands)
   if operands[1] then
     return cli.fault("usage", "-i: takes no program, but got " .. operands[1])

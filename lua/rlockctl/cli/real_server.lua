@@ -1,6 +1,6 @@
 --- Also runs the steps of a trace on a real server: its replies and keys must
---  be those of the model. Time passes on the server itself, so times may differ
---  slightly.
+--- be those of the model. Time passes on the server itself, so times may differ
+--- slightly.
 
 local naming = require "rlock.naming"
 local redis = require "rlockctl.model.redis"
@@ -216,11 +216,10 @@ local function delete_all(self)
 end
 
 --- Begins a comparison.
--- @tparam table model  with a lock name that is unique on the server
--- @tparam string url
--- @treturn[1] table with `step`, as below, `state`, and `close()`
--- @treturn[2] nil
--- @treturn[2] string why
+---@param model table with a lock name that is unique on the server
+---@param url string
+---@return table? # with `step`, as below, `state`, and `close()`
+---@return rlock.failure? code # why
 function real_server.open(model, url)
   local client, _, detail = require("rlock").open(url)
   if not client then return nil, detail end
@@ -261,8 +260,8 @@ local function repeated(self, step, result)
 end
 
 --- Runs a step on both.
--- @treturn table|nil the row of trace.lua; nil if the server does not reply
--- @treturn string|nil how they differ, or why there is no reply
+---@return table? # the row of trace.lua; nil if the server does not reply
+---@return string? # how they differ, or why there is no reply
 function real_server.step(self, step)
   if step.what == "jump" then
     error("--on: the clock of a server cannot be made to jump", 0)
@@ -276,12 +275,11 @@ function real_server.step(self, step)
 end
 
 --- Runs the steps of a trace.
--- @tparam table model
--- @tparam table list  lines
--- @tparam string url
--- @treturn[1] boolean true
--- @treturn[2] boolean false
--- @treturn[2] string where they differ
+---@param model table
+---@param list table lines
+---@param url string
+---@return boolean # true; false
+---@return string? # where they differ
 function real_server.compare(model, list, url)
   local self, fault = real_server.open(model, url)
   if not self then return false, fault end

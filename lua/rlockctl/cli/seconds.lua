@@ -2,8 +2,8 @@
 
 local UNITS = { [""] = 1, s = 1, ms = 0.001, m = 60, h = 3600 }
 
---- @tparam string text
--- @treturn number|nil seconds
+---@param text string
+---@return number? # seconds
 local function seconds_of(text)
   local number, unit = text:match("^(%d*%.?%d*)(%a*)$")
   number = tonumber(number)

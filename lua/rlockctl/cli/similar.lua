@@ -28,9 +28,9 @@ local function difference(word, other)
 end
 
 --- The most similar word, if one is similar.
--- @tparam string word
--- @tparam table words  a set
--- @treturn string|nil
+---@param word string
+---@param words table a set
+---@return string?
 return function(word, words)
   local best, least = nil, #word / 3 + 0.1
   for _, other in ipairs(sorted(words)) do

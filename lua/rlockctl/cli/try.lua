@@ -1,5 +1,5 @@
 --- rlockctl try: reads steps, one per line, runs them on the model of Redis,
---  and shows the replies and the keys.
+--- and shows the replies and the keys.
 
 local bounded = require "rlockctl.cli.bounded_model"
 

@@ -42,9 +42,10 @@ local function busy_of(states)
   end
 end
 
--- Inspects the lock and waits, until it is free.
--- @return true; or nil, code, detail: "timeout" without a detail: the wait
---   is over
+--- Inspects the lock and waits, until it is free.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # "timeout" without a detail: the wait is over
 local function stay(watch)
   while true do
     local states, code, detail =

@@ -1,10 +1,10 @@
 --- The wait-for graph, by the waits that clients announce (rlock.lock.deadlock)
---  and the holders that the server knows. Pure. A wait has
---    id, kind, name, owner   of the waiter, for the lock of that name
---    waited                  seconds
---    held                    { by, kind, name, owner } of each lock that its
---                            task holds; any task may release it if `by` is
---                            "object"
+--- and the holders that the server knows. Pure. A wait has
+---   id, kind, name, owner   of the waiter, for the lock of that name
+---   waited                  seconds
+---   held                    { by, kind, name, owner } of each lock that its
+---                           task holds; any task may release it if `by` is
+---                           "object"
 
 local percent = require "rlock.util.percent"
 
@@ -13,9 +13,8 @@ local graph = {}
 local LONGEST = 1e12     -- ms of a wait: os.date can show when it began
 
 --- Parses an announcement. It is untrusted: any client may write any.
--- @tparam string text
--- @treturn[1] table a wait; `waited` is that of the announcement
--- @treturn[2] nil
+---@param text string
+---@return table? # a wait; `waited` is that of the announcement
 function graph.parse(text)
   local words = {}
   for word in text:gmatch "%S+" do words[#words + 1] = percent.decode(word) end
@@ -59,10 +58,10 @@ local function ahead_of(wait, waits, holders)
 end
 
 --- The waits that only another one of them can end.
--- @tparam table waits
--- @tparam[opt] table holders  name of a lock -> the set of its owners; default:
---   as announced
--- @treturn table a list
+---@param waits table
+---@param holders? table name of a lock -> the set of its owners; default: as
+---  announced
+---@return table # a list
 function graph.stuck(waits, holders)
   local before
   repeat
@@ -88,10 +87,10 @@ local function cycle_in(waits, holders)
 end
 
 --- The cycles of waits, of which each task is in one at most.
--- @tparam table waits
--- @tparam table holders  as for `stuck`
--- @treturn table a list of cycles: steps { wait =, ahead = the wait of the task
---   that keeps it out, hold = by which }
+---@param waits table
+---@param holders table as for `stuck`
+---@return table # a list of cycles: steps { wait =, ahead = the wait of the
+---  task that keeps it out, hold = by which }
 function graph.cycles(waits, holders)
   local cycles = {}
   waits = graph.stuck(waits, holders)

@@ -1,7 +1,7 @@
 --- Audits Redis for rlockctl doctor: one server; or the servers and Sentinels
---  of a master; or the nodes of a cluster. Each is asked by a client of its
---  own, all at the same time. redis_rules.lua judges what a server answers.
---  Here is what concerns all together: their clocks, versions and locks.
+--- of a master; or the nodes of a cluster. Each is asked by a client of its
+--- own, all at the same time. redis_rules.lua judges what a server answers.
+--- Here is what concerns all together: their clocks, versions and locks.
 
 local common = require "rlockctl.doctor.common"
 local permissions = require "rlockctl.doctor.permissions"
@@ -69,8 +69,10 @@ local function parameters_of(replies, details, first)
   return next(its) and its or common.refusal("CONFIG", refusal or "no reply")
 end
 
--- Adds INFO, COMMANDSTATS, CLUSTER and CONFIG.
--- @return true, or nil, code, detail
+--- Adds INFO, COMMANDSTATS, CLUSTER and CONFIG.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function ask(f, client)
   local commands = { { "INFO" }, { "INFO", "commandstats" },
     { "CLUSTER", "INFO" } }
@@ -152,7 +154,9 @@ local function introduce(its, info)
   its.role = info.role == "slave" and "replica" or info.role and "primary"
 end
 
--- @return the facts about a server, or nil, code, detail
+---@return any # the facts about a server
+---@return rlock.failure? code
+---@return string? detail
 local function facts_of(audit, client, at)
   local f = report.facts { lease = audit.lease, place = audit.place,
     is_local = client.session.options.is_local,
@@ -330,8 +334,8 @@ local TYPES = { redisson_lock_queue = "list", redisson_lock_timeout = "zset",
   rlock_frw_writers = "zset", rlock_frw_signs = "hash",
   rlock_request = "string", rlock_replicated = "string" }
 
--- Adds the keys of a page that have one of our names, but another type.
--- @return true, or nil, detail
+--- Adds the keys of a page that have one of our names, but another type.
+---@return any # true, or nil, detail
 local function add_foreign(names, node, page, deadline)
   local keys, commands = {}, {}
   for _, key in ipairs(page) do
@@ -352,8 +356,8 @@ local function add_foreign(names, node, page, deadline)
   return true
 end
 
--- Looks at the keys of a node until `ends`.
--- @return true, or nil, detail
+--- Looks at the keys of a node until `ends`.
+---@return any # true, or nil, detail
 local function scan_node(names, node, client, ends)
   local cursor = "0"
   repeat
@@ -398,7 +402,7 @@ local function is_whole(audit)
 end
 
 --- Audits what a client connects to.
--- @tparam table audit see stores.lua; gets the reports
+---@param audit table see stores.lua; gets the reports
 function redis.audit(audit)
   local options = audit.client.session.options
   audit.place = options.sentinels and "sentinel" or options.seeds and "cluster"

@@ -1,12 +1,12 @@
 --- What a Redis server needs to keep locks: rules for the facts about one
---  server (report.lua). The sources are INFO, CONFIG and CLUSTER, by the names
---  that the server uses. Further facts:
---    lease       the shortest lease, in seconds
---    cli         how to run redis-cli for this server
---    place       "server", "sentinel" or "cluster"; `is_local`
---    CLOCK       ahead and error, in seconds: its clock, compared with ours
---    SCRIPTS     median and longest, in seconds: a script's round trip
---    PERMISSIONS permissions.inspect
+--- server (report.lua). The sources are INFO, CONFIG and CLUSTER, by the names
+--- that the server uses. Further facts:
+---   lease       the shortest lease, in seconds
+---   cli         how to run redis-cli for this server
+---   place       "server", "sentinel" or "cluster"; `is_local`
+---   CLOCK       ahead and error, in seconds: its clock, compared with ours
+---   SCRIPTS     median and longest, in seconds: a script's round trip
+---   PERMISSIONS permissions.inspect
 
 local common = require "rlockctl.doctor.common"
 local sorted = require "rlock.util.sorted"

@@ -1,5 +1,5 @@
 --- Runs scripts on a model of Redis: the library `redis`, and the conversions
---  of arguments and replies.
+--- of arguments and replies.
 
 local arguments = require "rlockctl.model.commands.arguments"
 local lua51 = require "rlockctl.model.lua51"

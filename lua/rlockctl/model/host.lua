@@ -1,11 +1,11 @@
 --- A simulated host: tasks, events, timers and randomness from one seed, on a
---  virtual clock. Several hosts share a universe; each is one process, with its
---  own clock. The same seed gives the same run. The function `connect` of the
---  universe opens connections.
---
---  An item is a table whose `fire(item)` is called at its `deadline`, in true
---  time. An item with a `host` belongs to that process: a dead process drops
---  it, and a stalled one delays it; delayed items fire in the order of `rank`.
+--- virtual clock. Several hosts share a universe; each is one process, with its
+--- own clock. The same seed gives the same run. The function `connect` of the
+--- universe opens connections.
+---
+--- An item is a table whose `fire(item)` is called at its `deadline`, in true
+--- time. An item with a `host` belongs to that process: a dead process drops
+--- it, and a stalled one delays it; delayed items fire in the order of `rank`.
 
 local guard = require "rlock.host.uv.guard"
 local unwind = require "rlock.host.uv.unwind"
@@ -27,9 +27,9 @@ local function hash(text)
 end
 
 --- A stream of random numbers, independent of others (xorshift64*).
--- @tparam integer seed
--- @tparam string name of the stream
--- @treturn function returns a number in [0,1)
+---@param seed integer
+---@param name string of the stream
+---@return function # returns a number in [0,1)
 function sim.stream(seed, name)
   local x = hash(("%d %s"):format(seed, name))
   if x == 0 then x = 88675123 end
@@ -50,9 +50,9 @@ Universe.__index = Universe
 
 Universe.stream = sim.stream
 
---- @tparam integer seed
--- @treturn table universe: `now`, seconds of true time; `random`; `connect`, to
---   be set: function(host, options) -> connection, or nil, code, detail
+---@param seed integer
+---@return table # universe: `now`, seconds of true time; `random`; `connect`,
+---  to be set: function(host, options) -> connection, or nil, code, detail
 function sim.new(seed)
   return setmetatable({
     seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
@@ -61,10 +61,9 @@ function sim.new(seed)
 end
 
 --- Schedules an item at a point of true time. The array part of the universe
---  has the scheduled items, the next one last: most are due soon, so few move.
--- @tparam number deadline
--- @tparam table item must not be scheduled already; has a `deadline` while it
---   is
+--- has the scheduled items, the next one last: most are due soon, so few move.
+---@param deadline number
+---@param item table must not be scheduled already; has a `deadline` while it is
 function Universe:at(deadline, item)
   local n = self.n
   local i = n
@@ -89,7 +88,7 @@ function Universe:cancel(item)
 end
 
 --- Calls fn after some seconds of true time.
--- @treturn table an item
+---@return table # an item
 function Universe:after(seconds, fn)
   local item = { fire = fn }
   self:at(self.now + seconds, item)
@@ -128,7 +127,7 @@ local function hold_back(item, host)
 end
 
 --- Runs until a point of true time, or until no items are left.
--- @tparam number deadline
+---@param deadline number
 function Universe:run(deadline)
   run_ready(self)
   local n = self.n
@@ -184,7 +183,8 @@ local function main(task, fn, values)
 end
 
 --- Waits until the task has ended.
--- @return what its function returned; nothing if it was cancelled or failed
+---@return any # what its function returned; nothing if it was cancelled or
+---  failed
 function Task:join()
   if not self.over then
     local event = self.host.event()
@@ -311,12 +311,12 @@ end
 -- Suspends a task until the reply to a call: `call.done` resumes it.
 local function add_calls(host)
   --- Returns the cancellation of the running task, once, or nil. The task then
-  --  sends nothing.
+  --- sends nothing.
   function host.cancellation()
     local task = host.running or host.current()
     return task.unwinding and unwind.take(task)
   end
-  --- @tparam table call gets `task`; cancelling the task calls call:abandon()
+  ---@param call table gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)
     local task = host.current()
     call.task, task.wait_of = task, call
@@ -355,10 +355,10 @@ local function add_clock(host, universe)
 end
 
 --- Adds a process.
--- @tparam table options name; speed (of its clock, 1 is true time) and offset
---   (seconds)
--- @treturn table a host; `faults` collects errors that its tasks did not catch,
---   `tasks` has those that have not ended
+---@param options table name; speed (of its clock, 1 is true time) and offset
+---  (seconds)
+---@return table # a host; `faults` collects errors that its tasks did not
+---  catch, `tasks` has those that have not ended
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},
@@ -400,8 +400,8 @@ local function resume_process(self, host)
 end
 
 --- Stalls a process, as SIGSTOP or a garbage collection does.
--- @tparam table host
--- @tparam number seconds
+---@param host table
+---@param seconds number
 function Universe:stall(host, seconds)
   host.stalls_until = math.max(host.stalls_until, self.now + seconds)
   self:after(host.stalls_until - self.now, function()

@@ -1,12 +1,12 @@
 --- A model of one Redis server: its keys, their expiry, its clock, and the
---  commands that scripts use (commands/). Replies have the form in which a
---  script sees them: numbers are floats, nil is false, errors are { err = }. An
---  unsupported command raises an error that names it; nothing is guessed.
---
---  Time stands still unless the caller moves `now`, in microseconds. A state is
---  cheap to keep: `fork` shares all entries with its origin, and an entry is
---  copied when it is first changed. A set in `touched` collects the names of
---  the keys that commands use.
+--- commands that scripts use (commands/). Replies have the form in which a
+--- script sees them: numbers are floats, nil is false, errors are { err = }. An
+--- unsupported command raises an error that names it; nothing is guessed.
+---
+--- Time stands still unless the caller moves `now`, in microseconds. A state is
+--- cheap to keep: `fork` shares all entries with its origin, and an entry is
+--- copied when it is first changed. A set in `touched` collects the names of
+--- the keys that commands use.
 
 local is_known = require "rlockctl.model.commands.is_known"
 local eval = require "rlockctl.model.eval"
@@ -17,7 +17,7 @@ local redis = {}
 redis.__index = redis
 
 --- Command -> { arity, function(server, words) }; as in Redis, an arity of -n
---  means n words or more.
+--- means n words or more.
 local commands = {}
 for _, module in ipairs { "keys", "strings", "hashes", "lists", "sets", "zsets",
     "general" } do
@@ -30,7 +30,7 @@ local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
   .. "value"
 
 --- Creates an empty server.
--- @treturn table
+---@return table
 function redis.new()
   return setmetatable({
     now = 1700000000000000, entries = {}, listeners = {}, sent = {}, token = {},
@@ -84,8 +84,8 @@ local function text_of(entry)
 end
 
 --- The state of all keys as text. Expiry is relative to the clock.
--- @tparam boolean is_absolute include the clock
--- @treturn string
+---@param is_absolute boolean include the clock
+---@return string
 function redis:text(is_absolute)
   local parts, now = {}, self:ms()
   for _, key in ipairs(sorted(self.entries)) do
@@ -100,9 +100,9 @@ function redis:text(is_absolute)
 end
 
 --- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
---  is none. Raises WRONGTYPE if it is of another kind.
--- @tparam string key
--- @tparam[opt] string kind "string", "hash", "list", "set", "zset"
+--- is none. Raises WRONGTYPE if it is of another kind.
+---@param key string
+---@param kind? string "string", "hash", "list", "set", "zset"
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
@@ -126,9 +126,9 @@ local function copy(value)
 end
 
 --- The entry of a key, to be changed; created if there is none.
--- @tparam string key
--- @tparam string kind
--- @param empty the value of a new one: a table, or a string
+---@param key string
+---@param kind string
+---@param empty any the value of a new one: a table, or a string
 function redis:change(key, kind, empty)
   local entry = self:entry(key, kind)
   if entry and entry.owner == self.token then
@@ -152,7 +152,7 @@ function redis:tidy(key)
 end
 
 --- A list whose order Redis does not promise: sorted, or reversed if `turned`.
---  Sets `is_ordered` if there is another order.
+--- Sets `is_ordered` if there is another order.
 function redis:in_some_order(list)
   self.is_ordered = self.is_ordered or #list > 1
   if not self.turned then return list end
@@ -164,12 +164,12 @@ end
 -- commands --------------------------------------------------------------------
 
 --- Finds the command of some words, and checks their number. Raises an error
---  that names the command if the model lacks it.
--- @tparam table words
--- @treturn[1] function called with the server and the words
--- @treturn[2] nil
--- @treturn[2] string the command's name, if the number of words is wrong
--- @treturn[2] boolean whether Redis does not have the command either
+--- that names the command if the model lacks it.
+---@param words table
+---@return function? # called with the server and the words
+---@return rlock.failure? code # the command's name, if the number of words is
+---  wrong
+---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
   local command = commands[words[1]] or commands[words[1]:lower()]
   if not command and is_known(words[1]:lower()) then
@@ -183,8 +183,8 @@ function redis.find(words)
 end
 
 --- Executes a command, as a client sends it.
--- @tparam table words strings
--- @return the reply
+---@param words table strings
+---@return any # the reply
 function redis:call(words)
   local run, name, is_unknown = redis.find(words)
   if is_unknown then
@@ -201,10 +201,10 @@ function redis:call(words)
 end
 
 --- Runs a script.
--- @tparam string text
--- @tparam table keys
--- @tparam table args strings and numbers
--- @return the reply; { err = } if the script failed
+---@param text string
+---@param keys table
+---@param args table strings and numbers
+---@return any # the reply; { err = } if the script failed
 redis.eval = eval.eval
 
 --- As `eval`, of strings only: the tables become KEYS and ARGV.

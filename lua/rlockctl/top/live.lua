@@ -1,5 +1,5 @@
 --- The live table of `rlockctl top`. One task refreshes the data; another reads
---  keys and draws. It sends only changes to the terminal.
+--- keys and draws. It sends only changes to the terminal.
 
 local lock_table = require "rlockctl.top.lock_table"
 local breaking = require "rlockctl.cli.break"
@@ -335,10 +335,10 @@ local function handle_flags(self)
 end
 
 --- Shows the live table until the user quits.
--- @tparam table sampler
--- @tparam table screen  of rlock.screen; the caller closes it
--- @tparam table view    as for lock_table.rows
--- @tparam number seconds  between two refreshes
+---@param sampler table
+---@param screen table of rlock.screen; the caller closes it
+---@param view table as for lock_table.rows
+---@param seconds number between two refreshes
 function live.run(sampler, screen, view, seconds)
   local self = setmetatable({ sampler = sampler, screen = screen, view = view,
     shown = {}, first = 1, last = 1, scroll = 0, height = 0,

@@ -1,19 +1,19 @@
 --- Simulated ZooKeeper servers that replicate transactions, and expire
---  sessions, as the real ones do:
---
---  - Requests that write go to the leader. It decides their order, and commits
---    what most servers have in their logs. Followers apply commits in order.
---  - The leader pings its followers each half tick; their answers name the
---    sessions from which they have heard since the last one. It ends a session
---    at the first tick after the time-out.
---  - A follower that has not heard of the leader for LIMIT ticks drops its
---    clients, and looks for a leader; so does a leader without most servers.
---    Until then each answers what it can alone.
---  - The server with the longest log leads next. All sessions then have their
---    full time again.
---
---  Messages between two servers arrive in order, and not while they are cut
---  off from each other. The fields on_... are called for what happens.
+--- sessions, as the real ones do:
+---
+--- - Requests that write go to the leader. It decides their order, and commits
+---   what most servers have in their logs. Followers apply commits in order.
+--- - The leader pings its followers each half tick; their answers name the
+---   sessions from which they have heard since the last one. It ends a session
+---   at the first tick after the time-out.
+--- - A follower that has not heard of the leader for LIMIT ticks drops its
+---   clients, and looks for a leader; so does a leader without most servers.
+---   Until then each answers what it can alone.
+--- - The server with the longest log leads next. All sessions then have their
+---   full time again.
+---
+--- Messages between two servers arrive in order, and not while they are cut
+--- off from each other. The fields on_... are called for what happens.
 
 local codec = require "rlock.zookeeper.codec"
 local server = require "spec.simulate.zookeeper.server"
@@ -39,8 +39,8 @@ local function boot(self, one)
   one.is_down, one.role, one.since = false, "looking", self.universe.now
 end
 
---- @tparam table network of network.lua
--- @tparam table options  count; tick (seconds); limit (ticks)
+---@param network table of network.lua
+---@param options table count; tick (seconds); limit (ticks)
 function ensemble.new(network, options)
   local universe = network.universe
   local self = setmetatable({
@@ -453,7 +453,7 @@ function server:forward(item)
 end
 
 --- Asks the leader whether a session is alive; calls fn with the answer. From
---  then on it belongs to this server.
+--- then on it belongs to this server.
 function server:revalidate(session, timeout, fn)
   local function check(leader)
     local its = leader.tracker[session]
@@ -500,7 +500,7 @@ function ensemble:restart(one, seconds)
 end
 
 --- Cuts a server off from another one, or from all, for a while. What is sent
---  arrives later.
+--- arrives later.
 function ensemble:cut(one, other, seconds)
   local till = self.universe.now + seconds
   for _, each in ipairs(self) do

@@ -1,6 +1,6 @@
 --- Encodes requests and decodes replies of Redis' protocol, RESP2. Reads from
---  anything with a method receiveany(max), such as a cosocket. Opens and closes
---  nothing.
+--- anything with a method receiveany(max), such as a cosocket. Opens and closes
+--- nothing.
 
 local naming = require "rlock.naming"
 
@@ -34,8 +34,8 @@ end
 local scratch = {}                -- reused: a request is sent as a string
 
 --- A request as text.
--- @tparam table words strings and numbers
--- @tparam integer n   their number
+---@param words table strings and numbers
+---@param n integer their number
 function resp.request(words, n)
   local last = 2 * n + 1
   scratch[1] = n < 256 and sub(ARRAY[n], 1, -3) or format("*%d", n)
@@ -54,9 +54,9 @@ local Reader = {}
 Reader.__index = Reader
 
 --- Reads replies.
--- @param source has receiveany(max) -> bytes, or nil, why
--- @tparam[opt] function goes_on  called with the source before each piece but
---   the first; returns true, or nil, why to stop reading
+---@param source any has receiveany(max) -> bytes, or nil, why
+---@param goes_on? function called with the source before each piece but the
+---  first; returns true, or nil, why to stop reading
 function resp.reader(source, goes_on)
   return setmetatable({
     source = source, goes_on = goes_on, buffer = "", at = 1,
@@ -167,11 +167,11 @@ function value(self, depth)
 end
 
 --- Reads one reply.
--- @return[1] a string, a number, false for a Redis nil, or an array of those;
---   an error inside an array is { err = message }
--- @treturn[2] nil
--- @treturn[2] string "redis": the reply is an error; "closed": no reply
--- @treturn[2] string the error, or why there is no reply ("timeout", ...)
+---@return any # a string, a number, false for a Redis nil, or an array of
+---  those; an error inside an array is { err = message }
+---@return rlock.failure? code # "redis": the reply is an error; "closed": no
+---  reply
+---@return string? # the error, or why there is no reply ("timeout", ...)
 function Reader:read()
   local reply, why = value(self, 0)
   if reply == nil then return nil, "closed", why end

@@ -1,5 +1,5 @@
 --- Runs cleanup if a function raises an error. (Not the guard process of a
---  command, src/guard.h.)
+--- command, src/guard.h.)
 
 local Guard = {}
 Guard.__index = Guard
@@ -11,12 +11,12 @@ local function completed(self, ...)
 end
 
 --- Calls fn(...). If it raises, undo(what) runs before the error propagates.
---  Nothing here catches the error, so it keeps its own traceback.
--- @tparam function undo
--- @param what its argument
--- @tparam function fn
--- @param ... its arguments
--- @return what fn returned
+--- Nothing here catches the error, so it keeps its own traceback.
+---@param undo function
+---@param what any its argument
+---@param fn function
+---@param ... any its arguments
+---@return any # what fn returned
 local function guard(undo, what, fn, ...)
   local self <close> = setmetatable({ undo = undo, what = what }, Guard)
   return completed(self, fn(...))

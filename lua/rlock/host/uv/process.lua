@@ -11,8 +11,10 @@ local Process = {}
 Process.__index = Process
 
 --- Starts a program.
--- @tparam table options file, args, env, cwd, detached, stdin, stdout, stderr
--- @return the process (`pid`, `wait`, `kill`), or nil, code, detail
+---@param options table file, args, env, cwd, detached, stdin, stdout, stderr
+---@return any # the process (`pid`, `wait`, `kill`)
+---@return rlock.failure? code
+---@return string? detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)
   local child, id, detail
@@ -27,8 +29,8 @@ function process.start(options)
 end
 
 --- Waits for the program to exit.
--- @tparam[opt] number seconds at most
--- @return exit status and signal, or nil, "timeout"
+---@param seconds? number at most
+---@return any # exit status and signal, or nil, "timeout"
 function Process:wait(seconds)
   if not self.status and not self.over:wait(seconds) then
     return nil, "timeout", "process " .. self.pid .. " still runs"
@@ -57,24 +59,25 @@ local function watch(open, what, fn)
 end
 
 --- Calls `fn` at each signal, until the returned handle is closed. The handle
---  does not keep the program running.
--- @tparam string name "INT", "TERM", "HUP", ...
--- @tparam function fn
+--- does not keep the program running.
+---@param name string "INT", "TERM", "HUP", ...
+---@param fn function
 function process.on_signal(name, fn) return watch(core.signal, name, fn) end
 
 --- Calls `fn` while a descriptor is readable, until the returned handle is
---  closed.
--- @tparam integer fd  a terminal or a pipe
--- @tparam function fn
+--- closed.
+---@param fd integer a terminal or a pipe
+---@param fn function
 function process.on_readable(fd, fn) return watch(core.input, fd, fn) end
 
 --- Answers HTTP requests at a port of 127.0.0.1, until the returned handle is
---  closed.
--- @tparam integer port
--- @tparam function answer  the first line of a request -> the response; it
---   cannot wait
--- @treturn[1] table the handle
--- @treturn[2] nil, "refused", detail
+--- closed.
+---@param port integer
+---@param answer function the first line of a request -> the response; it cannot
+---  wait
+---@return table? # the handle
+---@return rlock.failure? code # "refused"
+---@return string? detail
 function process.on_request(port, answer)
   return watch(core.serve, port, function(self, line)
     self.raw:answer(answer(line))
@@ -82,7 +85,7 @@ function process.on_request(port, answer)
 end
 
 --- Stops the calls. Closing the last handle of a signal restores its default
---  action.
+--- action.
 function Handle:close()
   if self.id then free_id(self.id) end
   self.id = nil

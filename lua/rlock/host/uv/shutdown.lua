@@ -1,6 +1,6 @@
 --- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
---  its tasks first, so they clean up. The message of a failed assert includes
---  the detail.
+--- its tasks first, so they clean up. The message of a failed assert includes
+--- the detail.
 
 local host = require "rlock.host.uv"
 
@@ -19,8 +19,8 @@ local interceptor           -- is called at SIGINT, instead
 local take
 
 --- From now on, passes HUP, INT and TERM to `fn`, and interrupts no loop.
--- @tparam function|nil fn  called with the signal's number; returns the exit
---   status if the program is to end; nil: signals end the program again
+---@param fn? function called with the signal's number; returns the exit status
+---  if the program is to end; nil: signals end the program again
 function shutdown.pass_signals(fn) take = fn end
 
 -- The first signal unwinds the program, a later one ends it at once. timeout(1)
@@ -151,8 +151,8 @@ end
 local failed = {}                       -- the last failed assert
 
 --- Adds the detail to a message that ends with the code of a failed assert.
--- @tparam string message  may include a traceback
--- @treturn string
+---@param message string may include a traceback
+---@return string
 function shutdown.explained(message)
   local first, rest = message:match("^([^\n]*)(.*)$")
   local code = ": " .. (failed.code or "\n")
@@ -178,15 +178,15 @@ local function install(fns)
 end
 
 --- Handles SIGINT without ending the program: calls fn, or raises "interrupted"
---  in a loop that never waits.
--- @tparam function fn
+--- in a loop that never waits.
+---@param fn function
 function shutdown.intercept(fn) interceptor = fn end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
---  detail for `explained`.
--- @tparam[opt] string place  the folder, as in a chunkname, of modules whose
---   loops are not interrupted, either
--- @treturn function restores everything
+--- detail for `explained`.
+---@param place? string the folder, as in a chunkname, of modules whose loops
+---  are not interrupted, either
+---@return function # restores everything
 function shutdown.prepare(place)
   tools = place
   local handles = {}

@@ -1,12 +1,12 @@
 --- The error that unwinds a cancelled task. The model's host shares this file,
---  which requires no other one.
+--- which requires no other one.
 
 local unwind = {}
 
 local Unwind = { __name = "rlock.unwind" }
 Unwind.__tostring = function(self) return self.why end
 
---- @tparam string why
+---@param why string
 function unwind.new(why) return setmetatable({ why = why }, Unwind) end
 
 --- Is this error one that unwinds a task?
@@ -24,8 +24,8 @@ function unwind.traceback(message)
 end
 
 --- A task's cancellation, if it has not been raised yet; else nil. Returns it
---  once.
--- @tparam table task its `unwinding` is such an error
+--- once.
+---@param task table its `unwinding` is such an error
 function unwind.take(task)
   if task.unwinding and not task.unwound then
     task.unwound = true

@@ -1,5 +1,5 @@
 --- Arguments of commands: numbers, ranges and options, with the errors of
---  Redis.
+--- Redis.
 
 local lacks = require("rlockctl.model.lua51.values").lacks
 
@@ -24,8 +24,8 @@ end
 -- integers --------------------------------------------------------------------
 
 --- A 64-bit integer, written as Redis writes it.
--- @tparam string text
--- @tparam[opt] string fault the error's text
+---@param text string
+---@param fault? string the error's text
 function arguments.integer(text, fault)
   local number = text:find("^%-?[1-9]%d*$") and tonumber(text)
   if kind_of(number) == "integer" then return number end
@@ -50,7 +50,7 @@ function arguments.add(a, b)
 end
 
 --- First and last index (from 1) of a range in a list of n; first > last if it
---  is empty.
+--- is empty.
 function arguments.range(first, last, n)
   if first < 0 then first = math.max(first + n, 0) end
   if last < 0 then last = last + n end
@@ -107,8 +107,8 @@ function arguments.double(text)
 end
 
 --- A bound of scores. Redis 8 reads fewer forms than the others.
--- @treturn number
--- @treturn boolean whether the bound is excluded
+---@return number
+---@return boolean # whether the bound is excluded
 function arguments.bound(text)
   local is_excluded = text:sub(1, 1) == "("
   local rest = is_excluded and text:sub(2) or text
@@ -145,7 +145,7 @@ local function show_fraction(number)
 end
 
 --- The text of a double in a reply, since 7.2. Earlier, Redis showed fractions
---  with 17 digits, and large numbers with an exponent.
+--- with 17 digits, and large numbers with an exponent.
 function arguments.show(number)
   if number == huge then return "inf" end
   if number == -huge then return "-inf" end
@@ -214,11 +214,11 @@ function arguments.sorted(map)
 end
 
 --- Removes elements of a hash, set or sorted set.
--- @tparam table server
--- @tparam string key
--- @tparam string kind
--- @tparam table names
--- @treturn number of those removed, as a reply
+---@param server table
+---@param key string
+---@param kind string
+---@param names table
+---@return number # of those removed, as a reply
 function arguments.remove(server, key, kind, names)
   local removed = 0.0
   for _, name in ipairs(names) do
@@ -233,11 +233,11 @@ function arguments.remove(server, key, kind, names)
 end
 
 --- The reply of HSCAN, SSCAN and ZSCAN, if it is complete: there are fewer
---  elements than COUNT.
--- @tparam table server
--- @tparam table words
--- @tparam string kind
--- @tparam function list returns the collection's elements
+--- elements than COUNT.
+---@param server table
+---@param words table
+---@param kind string
+---@param list function returns the collection's elements
 function arguments.scan(server, words, kind, list)
   local name, count = words[1]:upper(), 10
   if words[3] ~= "0" then lacks(name .. " from a cursor") end

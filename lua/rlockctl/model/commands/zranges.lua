@@ -127,10 +127,10 @@ end
 -- commands --------------------------------------------------------------------
 
 --- Adds the commands of ranges.
--- @tparam table zsets  the commands
--- @tparam function scores_of  of a key
--- @tparam function sorted  the members of such scores
--- @tparam function remove  removes members of a key
+---@param zsets table the commands
+---@param scores_of function of a key
+---@param sorted function the members of such scores
+---@param remove function removes members of a key
 return function(zsets, scores_of, sorted, remove)
   local function range(server, words, by, options, is_reverse)
     check(options, by)

@@ -14,9 +14,20 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.call
+---@field counter rlock.counter
+---@field session rlock.session
+---@field record rlock.record
+---@field channel? string
+---@field wakes? function
+---@field wants? integer
+---@field late string
+---@field left? integer
+---@field try fun(self, deadline: number, now: number): any...
 local call = {}
 
 --- Creates a class that inherits from this one.
+---@return table
 function call:class()
   local class = {}
   for name, value in pairs(self) do class[name] = value end
@@ -25,8 +36,10 @@ function call:class()
 end
 
 --- Creates a call.
----@param class table
+---@generic T
+---@param class T
 ---@param fields table see above
+---@return T
 function call.new(class, fields)
   fields.session, fields.record = fields.counter.session, fields.counter.record
   return setmetatable(fields, class)

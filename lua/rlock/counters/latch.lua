@@ -61,6 +61,7 @@ function latch:peek()
   return deduplication.result(state_of, deduplication.run(self, "count"))
 end
 
+---@class rlock.counters.latch.Call: rlock.call
 local Call = call:class()
 
 -- One attempt of `wait`: "held" when the latch is open. The 0 then wakes

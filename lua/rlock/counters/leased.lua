@@ -9,11 +9,26 @@
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
+---@class rlock.leased
+---@field lock rlock.counter
+---@field owner_name string
+---@field valid_until number
+---@field watched boolean
+---@field state "free" | "held" | "at_risk" | "lost"
+---@field on_lost table
+---@field task rlock.task | false
+---@field since number
+---@field lost_because? string
+---@field index? integer
+---@field show fun(self): string
+---@field give_up fun(self)
+---@field drop fun(self)
 local leased = {}
 
 local ENDLESS = 86400000 * 36500       -- milliseconds
 
 --- Creates a class that inherits from this one.
+---@return table
 function leased:class()
   local class = {}
   for name, value in pairs(self) do class[name] = value end
@@ -22,13 +37,15 @@ function leased:class()
 end
 
 --- Creates an instance, and registers it with the watchdog.
----@param class table
----@param handle table of the counter: session, record
+---@generic T
+---@param class T
+---@param handle rlock.counter
 ---@param id string the owner on the server
 ---@param task table|false it ends with this task; false: with the client
 ---@param sent number when it was requested, by host.now()
 ---@param ends number until when it is certainly valid
 ---@param is_renewed boolean
+---@return T
 function leased.new(class, handle, id, task, sent, ends, is_renewed)
   local self = setmetatable({
     false, false, false, false,                 -- for the watchdog's lists

@@ -56,6 +56,7 @@ local function give_back(self, id, seconds)
   end)
 end
 
+---@class rlock.counters.permits.Permit: rlock.leased
 local Permit = leased:class()
 
 function Permit:show()
@@ -95,6 +96,8 @@ local function new_id(self, old)
 end
 
 -- A call that acquires a permit.
+---@class rlock.counters.permits.Call: rlock.call
+---@field lease number
 local Call = call:class()
 
 function Call:try(deadline, now)

@@ -15,6 +15,9 @@ local second, yes = counter.second, counter.yes
 local semaphore = counter.class "semaphore"
 
 -- A call that acquires permits.
+---@class rlock.counters.semaphore.Call: rlock.call
+---@field request any
+---@field n string
 local Call = call:class()
 
 function Call:try(deadline, now)

@@ -29,6 +29,7 @@ local handle = {}
 local huge, type = math.huge, type
 
 --- Creates a class that inherits from this one.
+---@return table
 function handle:class()
   local class = {}
   for name, value in pairs(self) do class[name] = value end

@@ -22,6 +22,14 @@ local duration = require "rlock.util.duration"
 local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
 
+---@class rlock.lock.posted
+---@field lock rlock.lock
+---@field sent number
+---@field is_wanted function
+---@field round any
+---@field acquired function
+---@field is_over boolean
+---@field released function
 local posted = {}
 posted.__index = posted
 

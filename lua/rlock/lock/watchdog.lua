@@ -27,6 +27,8 @@ local metrics = require "rlock.util.metrics"
 ---@field batches integer
 ---@field batches_of table<any, integer>
 ---@field sender table
+---@field change any
+---@field wake_deadline any
 local watchdog = {}
 watchdog.__index = watchdog
 

@@ -61,6 +61,7 @@ function barrier:set()
   return nil, code, detail
 end
 
+---@class rlock.recipes.barrier.Wait: rlock.call
 local Wait = call:class()
 
 -- Asks whether the round that the first request found has ended.

@@ -45,6 +45,10 @@ end
 
 -- entering --------------------------------------------------------------------
 
+---@class rlock.recipes.double_barrier.Entry: rlock.call
+---@field request any
+---@field id string
+---@field task rlock.task
 local Entry = call:class()
 
 -- Sends the idempotent request to enter, which also checks whether the round is
@@ -157,6 +161,10 @@ end
 
 -- leaving ---------------------------------------------------------------------
 
+---@class rlock.recipes.double_barrier.Exit: rlock.call
+---@field request any
+---@field number any
+---@field id string
 local Exit = call:class()
 
 -- Is it the member's present request? If several tasks leave, the first one

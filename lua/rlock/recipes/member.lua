@@ -8,6 +8,8 @@ local naming = require "rlock.naming"
 
 local member = {}
 
+---@class rlock.recipes.member.Member: rlock.leased
+---@field round any
 local Member = leased:class()
 
 function Member:show()

@@ -15,6 +15,14 @@ local policies = require "rlock.policy"
 local remote = require "rlock.redis.remote"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.backend
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field node any
+---@field hands_over any
+---@field classes table
+---@field channels any
 local backend = {}
 backend.__index = backend
 

@@ -30,6 +30,8 @@
 local calls = require "rlock.redis.calls"
 local remote = require "rlock.redis.remote"
 
+---@class rlock.redis.batch
+---@field is_joint any
 local batch = {}
 batch.__index = batch
 

@@ -1,6 +1,11 @@
 --- The channels to which a client is subscribed: one subscriber for each node
 --- (subscriber.lua). In a cluster, a channel moves with its slot.
 
+---@class rlock.redis.channels
+---@field node any
+---@field host rlock.host
+---@field publish any
+---@field subscribers table
 local channels = {}
 channels.__index = channels
 

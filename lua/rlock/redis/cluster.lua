@@ -13,6 +13,20 @@ local singleflight = require "rlock.util.singleflight"
 local slot = require "rlock.redis.slot"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.cluster
+---@field host rlock.host
+---@field options table
+---@field where any
+---@field singleflight any
+---@field nodes table
+---@field masters table
+---@field is_used table
+---@field slots table
+---@field patience any
+---@field asked any
+---@field fault any
+---@field shas table
+---@field seals table
 local cluster = {}
 cluster.__index = cluster
 

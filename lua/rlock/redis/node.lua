@@ -14,6 +14,22 @@ local singleflight = require "rlock.util.singleflight"
 local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.node
+---@field host rlock.host
+---@field options table
+---@field where any
+---@field timeout_ms any
+---@field connect_ms any
+---@field singleflight any
+---@field pause any
+---@field parting any
+---@field not_before number
+---@field opened number
+---@field shas table
+---@field unanswered any
+---@field dedicated table
+---@field sentinel any
+---@field seals any
 local node = {}
 node.__index = node
 

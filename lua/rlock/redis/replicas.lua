@@ -16,6 +16,12 @@ local slot = require "rlock.redis.slot"
 
 local replicas = {}
 
+---@class rlock.redis.replicas.Dedicated
+---@field node any
+---@field host rlock.host
+---@field wanted any
+---@field queue table
+---@field where any
 local Dedicated = {}
 Dedicated.__index = Dedicated
 

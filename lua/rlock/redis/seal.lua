@@ -14,6 +14,12 @@
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
 
+---@class rlock.redis.seal
+---@field node any
+---@field mode any
+---@field pending table
+---@field probed table
+---@field tests table
 local seal = {}
 seal.__index = seal
 

@@ -18,6 +18,18 @@ local naming = require "rlock.naming"
 local singleflight = require "rlock.util.singleflight"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.sentinel
+---@field host rlock.host
+---@field master any
+---@field moved any
+---@field list table
+---@field options table
+---@field singleflight any
+---@field pause any
+---@field epoch any
+---@field address any
+---@field is_suspect boolean
+---@field number number
 local sentinel = {}
 sentinel.__index = sentinel
 

@@ -22,6 +22,18 @@
 local backoff = require "rlock.util.backoff"
 local naming = require "rlock.naming"
 
+---@class rlock.redis.subscriber
+---@field node any
+---@field host rlock.host
+---@field notify any
+---@field verbs any
+---@field opposites any
+---@field pause any
+---@field channels table
+---@field count number
+---@field inboxes table
+---@field awaited table
+---@field look_at number
 local subscriber = {}
 subscriber.__index = subscriber
 

@@ -16,6 +16,16 @@ local source = require "rlock.script.source"
 
 local compiler = {}
 
+---@class rlock.script.compiler.Compiler
+---@field policy rlock.loaded_policy
+---@field op any
+---@field root any
+---@field read any
+---@field units table
+---@field order table
+---@field names table
+---@field globals table
+---@field text any
 local Compiler = {}
 Compiler.__index = Compiler
 

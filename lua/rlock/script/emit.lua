@@ -6,6 +6,11 @@ local emit = {}
 
 local MAX_INTEGER = 9007199254740992 -- 2^53: doubles count up to it
 
+---@class rlock.script.emit.Text
+---@field text any
+---@field lines any
+---@field name string
+---@field op any
 local Text = {}
 Text.__index = Text
 

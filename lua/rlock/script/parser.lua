@@ -27,6 +27,13 @@ local scope = require "rlock.script.scope"
 
 local parser = {}
 
+---@class rlock.script.parser.Parser
+---@field tokens any
+---@field at number
+---@field token any
+---@field last any
+---@field scope any
+---@field file table
 local Parser = {}
 Parser.__index = Parser
 

@@ -4,6 +4,11 @@
 
 local scope = {}
 
+---@class rlock.script.scope.Scope
+---@field outer any
+---@field fn any
+---@field vararg any
+---@field variables table
 local Scope = {}
 Scope.__index = Scope
 

@@ -35,6 +35,10 @@ local of_peek = require "rlock.lock.verdicts".of_peek
 ---@field members rlock.lock[]
 ---@field kind string for metrics
 ---@field first_pause number
+---@field held any
+---@field name string
+---@field series any
+---@field release_parts function
 local joint = handle:class()
 
 local huge, max, min = math.huge, math.max, math.min
@@ -185,6 +189,13 @@ end
 -- holds -------------------------------------------------------------------
 
 -- A hold is its own grant: it has the methods of one (grant.lua).
+---@class rlock.several.joint.Hold
+---@field object any
+---@field joint any
+---@field task rlock.task
+---@field lost_because any
+---@field since any
+---@field inner_holds any
 local Hold = {}
 Hold.__index = Hold
 

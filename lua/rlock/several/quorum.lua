@@ -21,6 +21,9 @@ local policy = require "rlock.policy"
 local posted = require "rlock.lock.posted"
 
 ---@class rlock.red_lock: rlock.joint
+---@field name string
+---@field majority any
+---@field held any
 local quorum = joint:class()
 
 quorum.kind, quorum.first_pause = "red", 0.004
@@ -295,6 +298,13 @@ end
 
 -- The replies to the releases of a hold: `freed`, and `gone` where the inner
 -- hold was lost already.
+---@class rlock.several.quorum.Releases
+---@field majority any
+---@field all any
+---@field left any
+---@field freed number
+---@field gone number
+---@field event rlock.event
 local Releases = {}
 Releases.__index = Releases
 

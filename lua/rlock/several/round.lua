@@ -7,6 +7,22 @@ local joint = require "rlock.several.joint"
 local part = require "rlock.several.part"
 local verdicts = require "rlock.lock.verdicts"
 
+---@class rlock.several.round
+---@field red any
+---@field hold any
+---@field owner any
+---@field lease number
+---@field deadline number
+---@field is_short boolean
+---@field held number
+---@field failed number
+---@field unknown number
+---@field left number
+---@field flying number
+---@field is_early boolean
+---@field event any
+---@field is_over boolean
+---@field clash any
 local round = {}
 round.__index = round
 

@@ -23,10 +23,11 @@ local function method(what, name, fn)
 end
 
 --- Makes methods of a class check that they are called on an object.
----@param class table
+---@generic T
+---@param class T
 ---@param what string name of such an object, for messages
 ---@param names string of the methods, separated by spaces
----@return table # class
+---@return T # class
 function colon.methods(class, what, names)
   for name in names:gmatch("%S+") do
     class[name] = method(what, name, class[name])

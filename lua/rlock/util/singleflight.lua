@@ -3,6 +3,9 @@
 --- is cancelled does not affect the others. A call always ends: if its task is
 --- refused, raises or is killed, its callers get an error code.
 
+---@class rlock.util.singleflight
+---@field host rlock.host
+---@field calls table
 local singleflight = {}
 singleflight.__index = singleflight
 

@@ -16,6 +16,21 @@ local permits = require "rlock.zookeeper.permits"
 local target = require "rlock.zookeeper.target"
 local url = require "rlock.zookeeper.url"
 
+---@class rlock.zookeeper.backend
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field where any
+---@field channels any
+---@field access any
+---@field targets table
+---@field entries table
+---@field doomed table
+---@field leases rlock.heap
+---@field fresh table
+---@field foreign any
+---@field bound number
+---@field connection any
 local backend = {}
 backend.__index = backend
 

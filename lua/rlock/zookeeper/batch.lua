@@ -1,6 +1,10 @@
 --- One operation for many holds, see the back end contract. A renewal is one
 --- sync of the session that all holds share. Releases are sent concurrently.
 
+---@class rlock.zookeeper.batch
+---@field server table
+---@field sender any
+---@field name string
 local batch = {}
 batch.__index = batch
 

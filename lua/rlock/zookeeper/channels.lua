@@ -2,6 +2,8 @@
 --- lock. A message means that what the owner's node waits for has changed. A
 --- channel sends nothing itself: the watch is part of the request for the lock.
 
+---@class rlock.zookeeper.channels
+---@field list table
 local channels = {}
 channels.__index = channels
 

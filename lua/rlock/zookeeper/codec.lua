@@ -119,6 +119,10 @@ end
 
 -- reading ---------------------------------------------------------------------
 
+---@class rlock.zookeeper.codec.Reader
+---@field bytes any
+---@field at number
+---@field is_bad boolean
 local Reader = {}
 Reader.__index = Reader
 

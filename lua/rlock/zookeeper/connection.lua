@@ -20,6 +20,30 @@ local singleflight = require "rlock.util.singleflight"
 local url = require "rlock.zookeeper.url"
 local validity = require "rlock.zookeeper.validity"
 
+---@class rlock.zookeeper.connection
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field where any
+---@field hosts any
+---@field next_host number
+---@field session rlock.session
+---@field epoch number
+---@field seen any
+---@field validity any
+---@field singleflight any
+---@field pause any
+---@field not_before number
+---@field link any
+---@field is_ready boolean
+---@field is_closed boolean
+---@field calls table
+---@field xid number
+---@field answered number
+---@field watches table
+---@field silent any
+---@field timeout any
+---@field change any
 local connection = {}
 connection.__index = connection
 
@@ -77,6 +101,15 @@ end
 
 -- calls -----------------------------------------------------------------------
 
+---@class rlock.zookeeper.connection.Call
+---@field connection any
+---@field sent number
+---@field on_over any
+---@field is_over boolean
+---@field err any
+---@field its any
+---@field code any
+---@field detail any
 local Call = {}
 Call.__index = Call
 

@@ -24,6 +24,10 @@ local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
 local nodes = require "rlock.zookeeper.nodes"
 
+---@class rlock.zookeeper.place
+---@field parent any
+---@field number any
+---@field watching any
 local place = {}
 place.__index = place
 

@@ -17,6 +17,9 @@ local limit = require "rlock.zookeeper.limit"
 local naming = require "rlock.naming"
 local place = require "rlock.zookeeper.place"
 
+---@class rlock.zookeeper.semaphore
+---@field session rlock.session
+---@field record rlock.record
 local semaphore = {}
 semaphore.__index = semaphore
 
@@ -47,6 +50,10 @@ end
 
 -- taking ----------------------------------------------------------------------
 
+---@class rlock.zookeeper.semaphore.Call: rlock.call
+---@field gate any
+---@field is_try any
+---@field entries any
 local Call = call:class()
 
 -- The places of a call: one in the queue, and one for each permit.

@@ -17,6 +17,11 @@ local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
 
+---@class rlock.zookeeper.target
+---@field path any
+---@field policy rlock.loaded_policy
+---@field server table
+---@field entries any
 local target = {}
 target.__index = target
 

@@ -9,6 +9,11 @@
 ---   the session its full time-out. Only an answered write tells, because a
 ---   leader that was deposed answers handshakes and syncs alone.
 
+---@class rlock.zookeeper.validity
+---@field ends number
+---@field heard any
+---@field confirmed any
+---@field syncs table
 local validity = {}
 validity.__index = validity
 

@@ -17,6 +17,18 @@ local snapshot = require "rlockctl.check.snapshot"
 local verdicts = require "rlock.lock.verdicts"
 local notation = require "rlockctl.check.notation"
 
+---@class rlockctl.check.counters
+---@field name string
+---@field policy rlock.loaded_policy
+---@field bounds any
+---@field kind any
+---@field tick any
+---@field lock_name any
+---@field keys any
+---@field limits any
+---@field faults any
+---@field lease number
+---@field total any
 local counters = {}
 counters.__index = counters
 
@@ -49,6 +61,15 @@ end
 
 -- states ----------------------------------------------------------------------
 
+---@class rlockctl.check.counters
+---@field server table
+---@field clients table
+---@field ticks any
+---@field free number
+---@field total any
+---@field leases table
+---@field copies table
+---@field server_faults any
 local state_of = {}
 state_of.__index = state_of
 

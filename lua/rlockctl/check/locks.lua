@@ -9,6 +9,32 @@ local steps = require "rlockctl.check.steps"
 local notation = require "rlockctl.check.notation"
 local State = require "rlockctl.check.state"
 
+---@class rlockctl.check.locks
+---@field name string
+---@field sides any
+---@field bounds any
+---@field lock_name any
+---@field keys any
+---@field options table
+---@field options_of any
+---@field faults any
+---@field hands_over any
+---@field publish any
+---@field listeners any
+---@field has_strangers boolean
+---@field leases any
+---@field tick any
+---@field most_holds any
+---@field is_symmetric boolean
+---@field is_absolute boolean
+---@field known_transitions table
+---@field allows any
+---@field is_fair boolean
+---@field slack any
+---@field patience any
+---@field poll any
+---@field keeps any
+---@field limits any
 local locks = {}
 locks.__index = locks
 

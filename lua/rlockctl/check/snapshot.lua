@@ -7,6 +7,15 @@ local memory = require "rlockctl.model.memory"
 local source_lines = require "rlockctl.check.source_lines"
 local redis = require "rlockctl.model.redis"
 
+---@class rlockctl.check.snapshot
+---@field book any
+---@field server table
+---@field now number
+---@field results table
+---@field number any
+---@field lonely table
+---@field taken table
+---@field fine table
 local snapshot = {}
 snapshot.__index = snapshot
 
@@ -134,6 +143,9 @@ end
 
 -- A server outside the exploration, for probes: cheaper than a snapshot, which
 -- is compared with all others.
+---@class rlockctl.check.snapshot
+---@field server table
+---@field now number
 local probe = {}
 probe.__index = probe
 

@@ -22,6 +22,15 @@
 
 local snapshot = require "rlockctl.check.snapshot"
 
+---@class rlockctl.check.state.State
+---@field server table
+---@field clients any
+---@field ticks any
+---@field breaks any
+---@field server_faults any
+---@field arrivals number
+---@field token number
+---@field last_due number
 local State = {}
 State.__index = State
 

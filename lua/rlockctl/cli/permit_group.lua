@@ -10,6 +10,12 @@ local permit_group = {}
 local huge, max, min = math.huge, math.max, math.min
 local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
+---@class rlockctl.cli.permit_group.Permits
+---@field permits any
+---@field name string
+---@field count any
+---@field limit any
+---@field ids table
 local Permits = {}
 Permits.__index = Permits
 

@@ -44,6 +44,8 @@ end
 
 -- lines from a terminal -------------------------------------------------------
 
+---@class rlockctl.cli.prompt.Terminal
+---@field editor any
 local Terminal = {}
 Terminal.__index = Terminal
 
@@ -114,6 +116,8 @@ end
 
 -- lines from elsewhere --------------------------------------------------------
 
+---@class rlockctl.cli.prompt.Plain
+---@field has_prompt boolean
 local Plain = {}
 Plain.__index = Plain
 

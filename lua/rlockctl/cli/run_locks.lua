@@ -94,6 +94,11 @@ end
 
 -- public --------------------------------------------------------------------
 
+---@class rlockctl.cli.run_locks.Hold
+---@field client rlock.client
+---@field chosen any
+---@field held any
+---@field names table
 local Hold = {}
 Hold.__index = Hold
 

@@ -8,9 +8,15 @@ local text = require "rlockctl.cli.text"
 
 local report = {}
 
+---@class rlockctl.doctor.report.Report
+---@field where any
+---@field server table
+---@field findings table
+---@field is_spare boolean
 local Report = {}
 Report.__index = Report
 
+---@class rlockctl.doctor.report.Facts
 local Facts = {}
 Facts.__index = Facts
 
@@ -69,6 +75,7 @@ function report.new(where, server, is_spare)
     is_spare = is_spare }, Report)
 end
 
+---@class rlockctl.doctor.report.Audit
 local Audit = {}
 Audit.__index = Audit
 

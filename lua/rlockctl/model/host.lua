@@ -45,6 +45,15 @@ end
 
 -- the universe ----------------------------------------------------------------
 
+---@class rlockctl.model.host.Universe
+---@field seed any
+---@field now number
+---@field n number
+---@field ready table
+---@field last number
+---@field serial number
+---@field idle table
+---@field random any
 local Universe = {}
 Universe.__index = Universe
 
@@ -152,6 +161,11 @@ end
 
 -- tasks -----------------------------------------------------------------------
 
+---@class rlockctl.model.host.Task
+---@field host rlock.host
+---@field serial any
+---@field co any
+---@field over any
 local Task = {}
 Task.__index = Task
 

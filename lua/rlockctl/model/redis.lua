@@ -13,6 +13,13 @@ local eval = require "rlockctl.model.eval"
 local sorted = require "rlock.util.sorted"
 local values = require "rlockctl.model.lua51.values"
 
+---@class rlockctl.model.redis
+---@field now number
+---@field entries table
+---@field listeners table
+---@field sent number
+---@field token table
+---@field turned any
 local redis = {}
 redis.__index = redis
 

@@ -8,6 +8,13 @@ local values = require "rlockctl.model.lua51.values"
 
 local lacks = values.lacks
 
+---@class rlockctl.model.translate.Parser
+---@field tokens any
+---@field at number
+---@field token any
+---@field out table
+---@field line number
+---@field last_line number
 local Parser = {}
 Parser.__index = Parser
 

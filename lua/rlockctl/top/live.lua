@@ -30,6 +30,17 @@ local HELP = [[
 local KEYS = "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  "
   .. "b break"
 
+---@class rlockctl.top.live.Table
+---@field sampler any
+---@field screen any
+---@field view any
+---@field shown table
+---@field first number
+---@field last number
+---@field scroll number
+---@field height number
+---@field changed rlock.event
+---@field again rlock.event
 local Table = {}
 Table.__index = Table
 

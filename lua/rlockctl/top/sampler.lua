@@ -15,6 +15,17 @@ local PAUSE = 2              -- least seconds between two scans
 local SCANS = 0.05           -- the largest share of the time for scans
 local KEEP = 10              -- seconds for which a free lock is shown
 
+---@class rlockctl.top.sampler.Sampler
+---@field client rlock.client
+---@field options table
+---@field names table
+---@field entries table
+---@field fresh table
+---@field known table
+---@field absent table
+---@field index number
+---@field scan_at number
+---@field now number
 local Sampler = {}
 Sampler.__index = Sampler
 

@@ -24,6 +24,15 @@ local remove = table.remove
 
 local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 
+---@class resty.rlock.host.pool
+---@field options table
+---@field worker any
+---@field seals any
+---@field idle any
+---@field size any
+---@field lost any
+---@field run_id any
+---@field is_pool boolean
 local pool = {}
 pool.__index = pool
 

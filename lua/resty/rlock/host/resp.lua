@@ -50,6 +50,11 @@ end
 
 -- replies -----------------------------------------------------------------
 
+---@class resty.rlock.host.resp.Reader
+---@field source any
+---@field goes_on any
+---@field buffer string
+---@field at number
 local Reader = {}
 Reader.__index = Reader
 

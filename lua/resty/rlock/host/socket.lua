@@ -179,6 +179,9 @@ function socket.get(options, ms, slot)
   return nil, code == "refused" and "connect" or code, detail
 end
 
+---@class resty.rlock.host.socket.Single
+---@field socket any
+---@field identity any
 local Single = {}
 Single.__index = Single
 

@@ -188,6 +188,7 @@ end
 
 -- events ------------------------------------------------------------------
 
+---@class resty.rlock.host.tasks.Event
 local Event = {}
 Event.__index = Event
 

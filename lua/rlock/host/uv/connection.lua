@@ -5,6 +5,8 @@ local tasks = require "rlock.host.uv.tasks"
 
 local connection = {}
 
+---@class rlock.host.uv.connection.Connection
+---@field raw any
 local Connection = {}
 Connection.__index = Connection
 

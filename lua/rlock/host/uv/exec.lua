@@ -19,6 +19,16 @@ local GROWN = 0.001                     -- less is a rounding error
 -- many seconds.
 local MARGIN, MOST_MARGIN = 0.1, 0.5
 
+---@class rlock.host.uv.exec.Run
+---@field lock rlock.lock
+---@field on_lost any
+---@field ends any
+---@field on_event any
+---@field period any
+---@field margin any
+---@field kill_after any
+---@field is_gone any
+---@field job any
 local Run = {}
 Run.__index = Run
 

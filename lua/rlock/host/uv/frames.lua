@@ -5,6 +5,7 @@ local tasks = require "rlock.host.uv.tasks"
 
 local frames = {}
 
+---@class rlock.host.uv.frames.Frames
 local Frames = {}
 Frames.__index = Frames
 

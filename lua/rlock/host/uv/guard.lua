@@ -1,6 +1,10 @@
 --- Runs cleanup if a function raises an error. (Not the guard process of a
 --- command, src/guard.h.)
 
+---@class rlock.host.uv.guard.Guard
+---@field undo any
+---@field what any
+---@field is_over boolean
 local Guard = {}
 Guard.__index = Guard
 function Guard:__close() if not self.is_over then self.undo(self.what) end end

@@ -5,6 +5,10 @@ local tasks = require "rlock.host.uv.tasks"
 
 local job = {}
 
+---@class rlock.host.uv.job.Job
+---@field news any
+---@field reports table
+---@field raw any
 local Job = {}
 Job.__index = Job
 

@@ -7,6 +7,12 @@ local process = {}
 
 local free_id = tasks.free_id
 
+---@class rlock.host.uv.process.Process
+---@field over any
+---@field status any
+---@field pid any
+---@field signal any
+---@field child any
 local Process = {}
 Process.__index = Process
 
@@ -44,6 +50,7 @@ function Process:kill(signal) return self.child:kill(signal) end
 --- Stops watching the program, which runs on.
 function Process:forget() self.child:close() end
 
+---@class rlock.host.uv.process.Handle
 local Handle = {}
 Handle.__index = Handle
 

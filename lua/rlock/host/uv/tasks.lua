@@ -57,7 +57,6 @@ end
 function tasks.callback(fn) return take_id { fn = fn } end
 
 --- An id for one completion, which is passed to receiver:replied(...).
----@param receiver table without fields `co` and `fn`
 tasks.take_id = take_id
 
 --- Reuses the id, which must not complete any more.

@@ -77,6 +77,11 @@ end
 
 local waiting                           -- loaded by `waiter` only
 
+---@class rlockctl.cli.stores.redis.Waiter
+---@field client rlock.client
+---@field name string
+---@field which any
+---@field deadline number
 local Waiter = {}
 Waiter.__index = Waiter
 

@@ -375,6 +375,11 @@ end
 
 -- waiting ---------------------------------------------------------------------
 
+---@class rlockctl.cli.stores.zookeeper.Waiter
+---@field client rlock.client
+---@field name string
+---@field deadline number
+---@field changed any
 local Waiter = {}
 Waiter.__index = Waiter
 

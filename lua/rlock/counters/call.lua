@@ -88,7 +88,7 @@ local function count_call(self, is_held, code, since)
 end
 
 --- Ends the call, see waiting.lua.
----@return any # as `wait`
+---@return any ... # as `wait`
 function call:end_wait(waiter, is_held, code, detail)
   local wakeup = self.session.wakeup
   if waiter then waiting.leave(self.session, waiter, is_held) end

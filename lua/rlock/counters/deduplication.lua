@@ -38,7 +38,8 @@ end
 ---@param target rlock.target
 ---@param deadline any as for target:run
 ---@param ... any
----@return any # as target:run; a malformed reply is a failure with code "redis"
+---@return any ... # as target:run; a malformed reply is a failure with code
+---  "redis"
 function deduplication.ask(handle, name, target, deadline, now, a, b, c, extra)
   local policy = handle.record.policy
   local reply, code, detail, may_be_applied, sent =
@@ -84,6 +85,7 @@ end
 ---@return rlock.failure? code
 ---@return string? detail # Sets request.is_in_doubt if an earlier copy may have
 ---  been executed
+---@return any ...
 function deduplication.send(request, name, deadline, now, n, more)
   local handle = request.handle
   local reply, code, detail, may_be_applied, sent = deduplication.ask(handle,
@@ -195,7 +197,7 @@ end
 ---@param a any its arguments
 ---@param b any
 ---@param c any
----@return any # as target:run
+---@return any ... # as target:run
 function deduplication.run(handle, name, a, b, c)
   local session = handle.session
   if session.is_closed then return nil, "closed", "the client was closed" end

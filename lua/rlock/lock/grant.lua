@@ -268,7 +268,7 @@ end
 
 --- Runs commands on the server if the hold is still held there.
 ---@param commands table arrays of strings and numbers
----@return any # as effect.run
+---@return any ... # as effect.run
 function grant:effect(commands)
   return require("rlock.lock.effect").run({ self }, commands)    -- on first use
 end

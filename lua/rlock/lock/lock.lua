@@ -132,7 +132,7 @@ function lock:retry(waiter, deadline, now)
 end
 
 --- Ends a wait, see waiting.lua.
----@return any # as `take`
+---@return any ... # as `take`
 function lock:end_wait(waiter, is_held, code, detail)
   local granted = waiter.granted or grant_for(self, waiter)
   return leave(self, granted, waiter, is_held, code, detail)
@@ -222,7 +222,7 @@ end
 
 --- The lock's current state on the server.
 ---@return rlock.lock_state?
----@return rlock.code? code
+---@return rlock.failure? code
 ---@return string? detail
 function lock:peek()
   local granted, session = self:mine(), self.session
@@ -289,7 +289,7 @@ end
 --- its next renewal or unlock.
 ---@param token? integer free it only if the current hold has this fencing token
 ---@return boolean? # whether the lock was held
----@return rlock.code? code
+---@return rlock.failure? code
 ---@return string? detail
 function lock:break_lock(token)
   local op = self.record.policy.ops.break_

@@ -198,7 +198,7 @@ local NOT_HELD = "this task does not hold the lock"
 ---@param granted? rlock.grant
 ---@param fn function
 ---@param hold? table when it has ended, fn is no longer called
----@return any # as on_release_request
+---@return any ... # as on_release_request
 local function listen(lock, granted, fn, hold)
   local state = granted and granted:now_is() or "free"
   if state == "free" then return nil, "not_held", NOT_HELD end

@@ -31,7 +31,7 @@ local function count_text(n) return ("%d"):format(n) end
 function requests.count_text(n) return COUNT[n] or count_text(n) end
 
 --- Ends the turn, unless a rollback in the background keeps it.
----@return any # its further arguments
+---@return any ... # its further arguments
 function requests.passed_on(self, a, b, c, d)
   if self.acting == true then
     self.acting = false
@@ -259,7 +259,7 @@ local may_enter = requests.may_enter
 
 --- Records a new hold, unless its lease may have ended already.
 ---@param value any a token or nil
----@return any # as `acquire`
+---@return any ... # as `acquire`
 function requests.entered(self, value, lease, hold, sent)
   local session = self.lock.session
   local ends = session.valid_until(sent, lease or session.lease,
@@ -277,7 +277,7 @@ end
 local entered = requests.entered
 
 --- Interprets the reply of acquire.
----@return any # as `acquire`
+---@return any ... # as `acquire`
 local function interpret(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.record.policy.ops.acquire
   local verdict, value, detail = verdicts.of(op, reply)
@@ -301,7 +301,7 @@ end
 --- Handles the outcome of a request: of acquire. The caller has the turn.
 ---@param reply any detail, may_be_applied, sent as target:run returns them
 ---@param code any
----@return any # as `acquire`
+---@return any ... # as `acquire`
 function requests.acquired(self, lease, hold, reply, code, detail,
     may_be_applied, sent)
   local session = self.lock.session
@@ -324,6 +324,7 @@ local acquired, send_release = requests.acquired, nil
 --- `accept` rejects it. This keeps the turn meanwhile, so no other task of the
 --- owner sees the hold.
 ---@return string? # "held"; nil, code, detail
+---@return any ...
 function requests.accepted(self, hold)
   local session = self.lock.session
   local ok, code, detail = true, nil, nil
@@ -409,6 +410,7 @@ end
 ---@return string? # "held"; "busy"; nil, code, detail; for "cancelled", the
 ---  value to raise
 ---@return integer? # milliseconds until a retry may succeed
+---@return any ...
 function requests.acquire(self, deadline, lease, hold, now, wait_deadline,
     registration)
   if self.acting then
@@ -492,7 +494,8 @@ end
 ---@return number? # seconds for which it was still valid
 ---@return any # seconds of lease that the other holds need, or 1; what
 ---  `release` returns: there is nothing to send
----@return boolean? # whether the watchdog must renew any of them
+---@return boolean | string | nil # whether the watchdog must renew any of them
+---@return any ...
 function requests.removed(self, hold, now)
   if self.holds == ONE and not hold then                  -- the usual case
     self.holds = NONE
@@ -529,7 +532,7 @@ end
 ---@param seconds any
 ---@param reply any detail, may_be_applied, sent as target:run returns them
 ---@param code any
----@return any # as `release`
+---@return any ... # as `release`
 function requests.released(self, left, seconds, watched, reply, code, detail,
     may_be_applied, sent)
   if reply == nil then return unconfirmed(self, code, detail, left) end

@@ -76,7 +76,7 @@ end
 ---@param shapes table verdict -> the types of its values, one letter each: n
 ---  for a number, s for a string, t for a table
 ---@return table? # the reply
----@return rlock.failure? code # "redis"
+---@return string? code # "redis"
 ---@return string? detail
 function verdicts.shaped(op, reply, shapes)
   if type(reply) == "string" then reply = { reply } end    -- a verdict alone
@@ -120,7 +120,7 @@ local function is_flat(list)
 end
 
 --- Checks a reply of `peek`.
----@return any # as verdicts.of
+---@return any ... # as verdicts.of
 function verdicts.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
       or type(reply[3]) ~= "number" or not is_flat(reply[4])

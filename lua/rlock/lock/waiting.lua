@@ -130,7 +130,7 @@ end
 ---@param ms? integer until a retry may succeed; -1: unknown; nil: no attempt
 ---  since the waiter joined
 ---@param record? rlock.record of the lock
----@return any # as wakeup:wait
+---@return any ... # as wakeup:wait
 function waiting.pause(session, waiter, ms, record)
   local policy = record and record.policy
   if ms and policy and policy.ops.refresh and waiter.channel then

@@ -420,7 +420,7 @@ end
 
 --- Takes a due grant, which is in no list, into the batch, if it is to be
 --- renewed.
----@return boolean # whether its task has ended
+---@return boolean? # whether its task has ended
 local function take(self, batch, grant, now)
   local is_abandoned, has_ended = false, false
   if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end

@@ -85,8 +85,8 @@ local function numbers(text)
   return tonumber(first or 0), tonumber(second or "")
 end
 
----@return any # the heartbeat's time, the share in seconds, and the position or
----  nil
+---@return any ... # the heartbeat's time, the share in seconds, and the
+---  position or nil
 local function parse(heartbeat)
   local number, place = numbers(heartbeat)
   return math.floor(number / SECOND), number % START, place
@@ -273,7 +273,7 @@ end
 
 --- Finds the live rlock waiters that are not known, and deletes the heartbeats
 --- of dead ones.
----@return any # a list in order of arrival, and waiter -> position
+---@return any ... # a list in order of arrival, and waiter -> position
 local function find_lost(keys, view, is_known)
   local all = redis.call("hgetall", keys[5])
   local lost, dead, places = {}, {}, {}
@@ -396,7 +396,7 @@ end
 -- waiting -----------------------------------------------------------------
 
 --- Queues the owner, which is new, or is alive but has lost its position.
----@return any # its deadline, its share in seconds, its position
+---@return any ... # its deadline, its share in seconds, its position
 local function join(keys, args, view)
   local queue, time = keys[2], view.time
   local owner, wait = args[1], tonumber(args[4])
@@ -552,7 +552,7 @@ local function refreshed(view, owner, deadline, heartbeat)
 end
 
 --- Stores the heartbeats of the queued ones among `owners`.
----@return any # those that are not queued, and whether the head is among
+---@return any ... # those that are not queued, and whether the head is among
 ---  `owners`
 local function stay_all(keys, owners, view)
   local deadlines, is_turn, state =

@@ -113,7 +113,7 @@ end
 
 -- heartbeats --------------------------------------------------------------
 
----@return any # a heartbeat's time and position; 0 and 0 if there is none
+---@return any ... # a heartbeat's time and position; 0 and 0 if there is none
 local function parse(heartbeat)
   local time, place = (heartbeat or ""):match("^(%d+):(%d+)$")
   return tonumber(time or 0), tonumber(place or 0)
@@ -200,8 +200,8 @@ end
 --- Finds the first live waiter in `queue` ahead of the caller, and evicts the
 --- dead ones ahead of it.
 ---@param view any from look_up
----@return any # ms until the live waiter counts as dead, nil if there is none;
----  the number of evicted waiters; the live waiter
+---@return any ... # ms until the live waiter counts as dead, nil if there is
+---  none; the number of evicted waiters; the live waiter
 local function first_alive(keys, queue, view)
   local gone, n = 0, 1
   local limit = view.place and ("(%.0f"):format(view.place) or "+inf"
@@ -264,7 +264,7 @@ end
 --- Is it the caller's turn?
 ---@param queue any what it waits for: all waiters, or the writers
 ---@param first any the first of that queue, and its position
----@return any # nil if it is, else ms until it may be; then the number of
+---@return any ... # nil if it is, else ms until it may be; then the number of
 ---  evicted waiters
 local function turn(keys, queue, first, view, waits)
   if view.place and view.place <= tonumber(first[2]) then return nil, 0 end
@@ -378,7 +378,8 @@ end
 
 --- Finds the waiters in `all` that can enter. If the lock is free, and none of
 --- them can, wakes those that can.
----@return any # ms until another waiter may enter, -1: unknown; then the list
+---@return any ... # ms until another waiter may enter, -1: unknown; then the
+---  list
 local function find_turn(keys, publish, side, all, view, places, is_read)
   local left, gone, first = first_alive(keys,
     side == READER and keys[5] or keys[4],

@@ -31,7 +31,8 @@ local function prolong(leases, id, ends)
 end
 
 --- Reclaims the permits whose lease has ended.
----@return any # the number of free permits then, and when the next lease ends
+---@return any ... # the number of free permits then, and when the next lease
+---  ends
 local function reclaim(keys, left, time, publish)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local first = redis.call("zrange", leases, 0, 0, "withscores")

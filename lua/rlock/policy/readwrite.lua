@@ -334,8 +334,8 @@ end
 local write = {}
 
 --- What an owner holds.
----@return any # the mode; its count of write holds, if it writes; its count of
----  read holds, if it reads; and the server's time, if it does both
+---@return any ... # the mode; its count of write holds, if it writes; its count
+---  of read holds, if it reads; and the server's time, if it does both
 local function standing(keys, owner, field)
   local state = redis.call("hmget", keys[1], "mode", field, owner)
   local mode, writes, reads = state[1], state[2], state[3]

@@ -9,7 +9,7 @@ local shared = {}
 ---@param publish string "publish", "spublish" or "both": the client's option
 ---@param channel string
 ---@param message any a string or a whole number
----@return integer # the number of clients of this server that received it
+---@return number # the number of clients of this server that received it
 function shared.tell(publish, channel, message)
   if publish == "both" then
     return redis.call("publish", channel, message)

@@ -330,7 +330,7 @@ end
 ---@param b any
 ---@param c any
 ---@param extra? table more arguments
----@return any # as remote.run
+---@return any ... # as remote.run
 function Target:run(name, deadline, now, a, b, c, extra)
   local index = self.publishes[name]
   if index == 4 then
@@ -395,7 +395,7 @@ function Target.requests() return require "rlock.redis.release_requests" end
 ---@param b any
 ---@param c any
 ---@param d any
----@return any # a, b, c, d
+---@return any ... # a, b, c, d
 function Target:arguments(name, a, b, c, d)
   local index = self.publishes[name]
   if index == 4 then return a, b, c, self.publish end

@@ -274,7 +274,7 @@ end
 --- Queries the nodes until one answers. If none does and one refuses the login,
 --- returns its refusal, because a retry will not help.
 ---@return true?
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()

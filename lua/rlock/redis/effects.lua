@@ -123,7 +123,7 @@ end
 ---@param commands table array of arrays of strings and numbers
 ---@param deadline number by host.now()
 ---@return table? # the reply of each command, false for a Redis nil
----@return rlock.failure? code # "lost": nothing was changed; "redis": a command
+---@return string? code # "lost": nothing was changed; "redis": a command
 ---  failed; "timeout": they may have been executed; "replicas": the same, and
 ---  too few replicas have confirmed it; "connect", "closed", "usage": nothing
 ---  was sent; "cancelled"

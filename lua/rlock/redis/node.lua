@@ -335,7 +335,7 @@ end
 --- The command connection; opens it if there is none.
 ---@param deadline number by host.now()
 ---@return any # connection
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail
 function node:connect(deadline)
   if self.connection then return self.connection end
@@ -352,7 +352,7 @@ end
 
 --- Sends a command that kills a long-running script. A busy server answers no
 --- CLIENT KILL, so this command does not wait for sealing.
----@return any # as `call`
+---@return any ... # as `call`
 function node:interrupt(deadline, words, n)
   local connection, code, detail = self:connect(deadline)
   connection = connection or self.unready
@@ -361,7 +361,7 @@ function node:interrupt(deadline, words, n)
 end
 
 --- The time for the reply to a request that is sent now.
----@return integer? # milliseconds
+---@return number? # milliseconds
 ---@return number|rlock.failure # now, by host.now()
 ---@return string? detail
 local function time_left(self, deadline)
@@ -376,9 +376,10 @@ end
 ---@param words table the command and its arguments
 ---@param n integer the number of words
 ---@return any # the reply, false for a Redis nil; or nil
----@return string? # "redis", "timeout", "closed", "connect", "cancelled"
+---@return string | number | rlock.failure | nil # "redis", "timeout", "closed",
+---  "connect", "cancelled"
 ---@return any detail # for "cancelled", the value to raise
----@return number? # when it was sent, by host.now()
+---@return number | rlock.failure | nil # when it was sent, by host.now()
 function node:call(deadline, words, n)
   local connection, code, detail = self:connect(deadline)
   if not connection then return nil, code, detail end
@@ -403,9 +404,9 @@ end
 ---@param deadline number by host.now()
 ---@param commands table array of arrays
 ---@return table? # replies; where one is nil, codes and details say why
----@return table|rlock.failure # codes
----@return table|string # details; detail; when there is no connection
----@return number? # when they were sent
+---@return table|rlock.failure | number | string | nil # codes
+---@return table|string | nil # details; detail; when there is no connection
+---@return number | rlock.failure | nil # when they were sent
 function node:pipeline(deadline, commands)
   local connection, code, detail = self:connect(deadline)
   if not connection then return nil, code, detail end
@@ -423,7 +424,7 @@ end
 ---@param text string
 ---@param deadline number by host.now()
 ---@return any # sha
----@return rlock.failure? code
+---@return string | number | rlock.failure | nil code
 ---@return string? detail
 function node:load(script, text, deadline)
   local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse

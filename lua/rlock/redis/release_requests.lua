@@ -45,8 +45,9 @@ end
 ---@param target table
 ---@param deadline number by host.now()
 ---@param request string
----@return integer? # the number of clients that have a callback for it
----@return boolean|rlock.failure # if there are none: whether the lock is held
+---@return number? # the number of clients that have a callback for it
+---@return boolean|rlock.failure | string | nil # if there are none: whether the
+---  lock is held
 ---@return string? detail
 function release_requests.ask(target, deadline, request)
   op = op or require("rlock.script").compile("release_request", "ask",

@@ -84,7 +84,7 @@ end
 ---@param code string of node:call
 ---@param detail string of node:call
 ---@param name string of the lock
----@return table # a row of errors.lua
+---@return table? # a row of errors.lua
 ---@return string # the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name)
   local class, shown = unsent[code] or errors.transport[code], detail
@@ -175,7 +175,7 @@ end
 
 --- Sends a request once.
 ---@param call function node.call, or one with the same arguments
----@return any # as node:call
+---@return any ... # as node:call
 local function send(node, call, op, deadline, keys, a, b, c, d, extra)
   local ok, code, detail = node:connect(deadline)
   if not ok then return nil, code, detail end
@@ -226,7 +226,7 @@ end
 
 --- Finds the node of the keys and sends a request once.
 ---@param asked? table the node that ASK named, for this request only
----@return any # the node; then as node:call
+---@return any ... # the node; then as node:call
 local function find_and_send(server, asked, op, deadline, keys, ...)
   if asked and not keys.replicas then
     return asked, send(asked, asked.ask, op, deadline, keys, ...)
@@ -270,7 +270,7 @@ end
 ---@param is_brief boolean whether the last attempt was short, or not sent
 ---@param where string the server
 ---@param limit number of the request, in seconds
----@return any # code, why
+---@return any ... # code, why
 local function reported(code, why, known, is_brief, where, limit)
   if code == "timeout" and known.replicas then
     return "replicas", known.replicas
@@ -370,7 +370,7 @@ end
 
 --- The words of an operation's posted requests on a target: all but the
 --- arguments are the same each time. `at` is the index of the first of these.
----@return table # nil if the request cannot be posted
+---@return table? # nil if the request cannot be posted
 local function words_of(target, connection, name)
   local op, node = target.ops[name], target.node
   local sha = node.shas[op]
@@ -418,7 +418,7 @@ end
 ---@param now number when it was sent
 ---@param code any of the failure
 ---@param detail any
----@return any # as `run`
+---@return any ... # as `run`
 function remote.retry(node, connection, op, deadline, now, code, detail, keys,
     ...)
   node:handle(connection, code, detail)

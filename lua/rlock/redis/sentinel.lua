@@ -163,7 +163,7 @@ end
 --- Queries a Sentinel. A failover may come between two of the commands. So the
 --- epoch is asked for before the address: a new address with an old epoch is
 --- corrected by the next answer, but an old address with the new epoch is not.
----@return any # as `ask`
+---@return any ... # as `ask`
 local function converse(self, connection)
   local replies, codes, details = connection:pipeline(self.options.ms, {
     { "SENTINEL", "MASTER", self.master },
@@ -179,7 +179,7 @@ end
 
 --- Queries one Sentinel.
 ---@return table? # answer: address, epoch, total (of Sentinels), others, who
----@return rlock.failure? code # why not
+---@return string? code # why not
 ---@return boolean? # whether it answered that it does not know the master
 local function ask(self, at)
   local connection, _, detail = open(self, at)

@@ -53,7 +53,7 @@ end
 --- A constant in Lua 5.1.
 ---@param value any
 ---@return string?
----@return rlock.failure? code # why it is not a constant
+---@return string? code # why it is not a constant
 function emit.literal(value)
   local kind = type(value)
   if kind == "string" then return quote(value) end

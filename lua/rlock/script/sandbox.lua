@@ -64,7 +64,7 @@ sandbox.foreign = set [[_G package io os debug utf8 bit bit32 ffi jit]]
 --- Whether Redis has the global that a function reads.
 ---@param use table a use of rlock.script.parser
 ---@return boolean? # true
----@return rlock.failure? code # what Redis lacks, as written in the source
+---@return string? code # what Redis lacks, as written in the source
 function sandbox.has(use)
   if not globals[use.name] then return nil, use.name end
   local known = fields[use.name]

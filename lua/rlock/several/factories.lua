@@ -27,7 +27,7 @@ return function(rlock, now)
   ---@param servers rlock.client[] one for each server
   ---@param name string
   ---@param options? rlock.red_lock_options
-  ---@return rlock.red_lock
+  ---@return any
   function rlock.red_lock(servers, name, options)
     return (require("rlock.several.quorum").new(servers, name, options))
   end

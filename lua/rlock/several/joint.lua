@@ -109,7 +109,7 @@ end
 ---@param lease? number seconds; nil: renewed by the watchdog
 ---@param wait_deadline number of the whole wait; `now` for one attempt
 ---@param waiter? rlock.waiter for the inner hold's lock
----@return any # as grant:acquire
+---@return any ... # as grant:acquire
 function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
   local granted = joint.granted(inner, waiter)
   local session = inner.lock.session
@@ -145,7 +145,7 @@ function joint.count(inner, deadline)
 end
 
 --- Releases an inner hold.
----@return any # as grant:release
+---@return any ... # as grant:release
 function joint.release(inner)
   if inner.is_over then return nil, "not_held", "it was released before" end
   return inner.grant:release(inner)
@@ -263,7 +263,7 @@ local function begun(self, made)
 end
 
 --- Pauses before a retry, for a random time.
----@return any # as event:pause
+---@return any ... # as event:pause
 function joint:rest(try)
   try.pauses = try.pauses or backoff.new(self.first_pause, LAST_PAUSE,
     self.host.random_number)

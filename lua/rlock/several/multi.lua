@@ -66,7 +66,7 @@ local function ordered(locks, level)
 end
 
 ---@param locks rlock.lock[]
----@return rlock.multi_lock
+---@return any
 function multi.new(locks)
   local members, groups, longest, server = {}, {}, 0, nil
   for i, address in ipairs(ordered(locks, 3)) do
@@ -117,6 +117,7 @@ end
 ---@return true?
 ---@return rlock.failure? code
 ---@return string? detail # and the inner hold that failed
+---@return any ...
 local function combine(try, inner_holds)
   local blamed
   for _, inner in ipairs(inner_holds) do

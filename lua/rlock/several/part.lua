@@ -106,7 +106,7 @@ end
 -- requests --------------------------------------------------------------------
 
 --- In a task: requests the lock.
----@return any # as joint.acquire
+---@return any ... # as joint.acquire
 local function requested(self)
   local round, session = self.round, self.lock.session
   local code, why = "closed", "the client was closed"

@@ -321,7 +321,7 @@ end
 
 --- Releases the inner holds, and returns as soon as that is decided; the other
 --- releases continue in the background.
----@return any # the counts, or nil, "cancelled", the value to raise
+---@return any ... # the counts, or nil, "cancelled", the value to raise
 local function release_all(self, inner_holds, now)
   local n = #inner_holds
   local count = setmetatable({

@@ -121,7 +121,7 @@ function round:request(members, is_early)
 end
 
 --- Counts the servers on which the lock is held by the hold's owner.
----@return any # as `request`
+---@return any ... # as `request`
 function round:count(members)
   self.unknown = #members
   for i, member in ipairs(members) do self[i] = part.new(self, member) end

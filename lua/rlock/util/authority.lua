@@ -30,7 +30,7 @@ end
 ---@param result table gets the part, unless it is empty
 ---@param field string its name there, and in errors
 ---@param text string
----@return any # true, or nil and the error
+---@return any ... # true, or nil and the error
 function authority.set(result, field, text)
   local decoded, fault = decode(text)
   if not decoded then return nil, "the " .. field .. " " .. fault end
@@ -41,9 +41,9 @@ end
 --- Splits what follows the scheme.
 ---@param text string
 ---@return string? # login
----@return string # hosts
----@return string # path
----@return string|false # query
+---@return string? # hosts
+---@return string? # path
+---@return string|false | nil # query
 function authority.split(text)
   local whole, tail = text:match("^([^/?#]*)(.*)$")
   local login, hosts = whole:match("^(.*)@([^@]*)$")
@@ -52,7 +52,7 @@ function authority.split(text)
 end
 
 --- Sets username and password.
----@return any # as `set`
+---@return any ... # as `set`
 function authority.set_login(result, login)
   local user, password = login:match("^([^:]*):?(.*)$")
   local ok, fault = authority.set(result, "username", user)
@@ -69,7 +69,7 @@ end
 --- Reads a host and its port.
 ---@param text string
 ---@param port integer the default
----@return any # a table with `host` and `port`, or nil and the error
+---@return any ... # a table with `host` and `port`, or nil and the error
 function authority.host(text, port)
   local host, rest = text:match("^%[([%x:.]+)%](.*)$")
   if not host then host, rest = text:match("^([^:%[%]]*)(.*)$") end
@@ -90,7 +90,7 @@ function authority.host(text, port)
 end
 
 --- Reads a list of hosts.
----@return any # a list of what `host` returns, or nil and the error
+---@return any ... # a list of what `host` returns, or nil and the error
 function authority.hosts(text, port)
   local list = {}
   for each in (text .. ","):gmatch("([^,]*),") do

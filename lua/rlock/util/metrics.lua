@@ -107,7 +107,7 @@ end
 --- The series of a kind or, if its name is listed, of a lock.
 ---@param kind string
 ---@param name? string of the lock
----@return table # nil if there is a name and it is not listed
+---@return table? # nil if there is a name and it is not listed
 function Meter:series(kind, name)
   if name and not self.listed[name] then return nil end
   local label = ("\t%s\t%s\t%s"):format(self.client, kind:gsub("%c", "?"),

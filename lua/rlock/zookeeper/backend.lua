@@ -288,6 +288,7 @@ function backend.valid_until(sent, seconds) return sent + seconds end
 ---@return any # true, nil, nil, when it was sent
 ---@return rlock.failure? code
 ---@return string? detail
+---@return any ...
 function backend:sync(deadline)
   local link = self.connection
   while true do
@@ -361,8 +362,8 @@ end
 --- Reads a node.
 ---@param deadline number by host.now()
 ---@param path string below the chroot
----@return string? # its value
----@return integer|rlock.failure # its version
+---@return string | true | nil # its value
+---@return integer|rlock.failure | table | nil # its version
 ---@return string? detail
 function backend:get(deadline, path)
   local full, code, detail = reach(self, path, deadline)
@@ -447,7 +448,7 @@ end
 ---@param entry table
 ---@param deadline number by host.now()
 ---@return any # whether it is there
----@return rlock.failure? code
+---@return rlock.failure | table | nil code
 ---@return string? detail
 function backend:is_there(entry, deadline)
   local path = entry.place:path()

@@ -84,7 +84,7 @@ end
 ---@return table? # the log, with its `version`, nil if there is no path; `has`,
 ---  the set of the members' nodes; `first`, the first of them in order;
 ---  `is_ready`
----@return rlock.failure? code
+---@return rlock.failure | integer | table | nil code
 ---@return string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
@@ -127,7 +127,7 @@ end
 --- Changes the log.
 ---@param change function of what `look` returns; false: no change
 ---@return table? # the log
----@return rlock.failure? code
+---@return rlock.failure | integer | table | nil code
 ---@return string? detail
 local function update(self, deadline, change)
   while true do
@@ -155,7 +155,7 @@ end
 
 --- Deletes `ready` if no member has a node.
 ---@return true?
----@return rlock.failure? code
+---@return rlock.failure | integer | table | nil code
 ---@return string? detail
 local function clear(self, deadline)
   while true do
@@ -184,8 +184,9 @@ local function is_open(view)
 end
 
 --- Creates the node of a member.
----@return table? # its entry, see target.lua; or false if a round is open
----@return rlock.failure? code
+---@return table | boolean | nil # its entry, see target.lua; or false if a
+---  round is open
+---@return rlock.failure | integer | table | nil code
 ---@return string? detail
 local function make(self, deadline, now, id, ms)
   local view, code, detail = look(self, deadline)
@@ -205,6 +206,7 @@ end
 --- Has Curator opened the round since our node was created? Then our member is
 --- in. Our clients log all members that are in when they open a round.
 ---@return boolean? # nil, code, detail
+---@return any ...
 local function opened(self, deadline)
   local data, code, made = nodes.get(self.server, deadline,
     self.path .. "/" .. READY)
@@ -275,7 +277,7 @@ end
 
 --- Logs that a member has left.
 ---@return true?
----@return rlock.failure? code
+---@return rlock.failure | integer | nil code
 ---@return string? detail
 local function depart(self, deadline)
   local own = self.node
@@ -299,8 +301,8 @@ local function admit(self, entry, view, n, deadline)
 end
 
 --- Is the member in? Logs it if Curator opened the round.
----@return table? # the log, if it is in; false: it is not
----@return rlock.failure? code
+---@return table | boolean | nil # the log, if it is in; false: it is not
+---@return rlock.failure | integer | nil code
 ---@return string? detail
 local function is_in(self, view, deadline)
   local own = self.node
@@ -327,7 +329,7 @@ end
 --- Logs that a member has withdrawn, unless it is in.
 ---@param is_late? boolean even if a round is open
 ---@return table? # the log
----@return rlock.failure? code
+---@return rlock.failure | integer | nil code
 ---@return string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
@@ -341,7 +343,7 @@ local function give_up(self, own, deadline, is_late)
 end
 
 --- Checks whether the round is open, and opens it if possible.
----@return any # as run.enter
+---@return any ... # as run.enter
 local function enter(self, entry, n, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -473,7 +475,7 @@ end
 
 --- Checks whether the round has ended; logs if it has lost a member.
 ---@return string|boolean|nil # "free", "lost", or false: not yet
----@return table|rlock.failure # the log
+---@return table|rlock.failure | integer | nil # the log
 ---@return string? detail
 local function verdict_of(self, deadline)
   while true do

@@ -434,7 +434,7 @@ end
 
 --- As `connect`, but retries while that may succeed.
 ---@param deadline number by host.now()
----@return any # as `connect`
+---@return any ... # as `connect`
 function connection:reach(deadline)
   if self.is_ready then return true end
   local ok, code, detail, last

@@ -41,9 +41,8 @@ local function watch(self)
 end
 
 --- Reads the node.
----@return table|boolean|nil # count, version, how often it was `set`, the
----  transaction that `made` it; and a list of { slot, number }; false: there is
----  none
+---@return any # count, version, how often it was `set`, the transaction that
+---  `made` it; and a list of { slot, number }; false: there is none
 ---@return rlock.failure? code
 ---@return string? detail
 local function read(self, deadline, is_watched)
@@ -90,7 +89,7 @@ end
 --- The last transaction that made or deleted a node below the path. ABSENT:
 --- there is no path; NEVER: no node was ever below it.
 ---@return any # it
----@return rlock.failure? code
+---@return rlock.failure | table | nil code
 ---@return string? detail
 local function last_change(self, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
@@ -102,7 +101,7 @@ local function last_change(self, deadline)
 end
 
 --- Makes the node, unless an earlier request of `self` may have done so.
----@return any # as nodes.make
+---@return any ... # as nodes.make
 local function make(self, deadline, path, data)
   local last, code, detail = last_change(self, deadline)
   if not last then return nil, code, detail end
@@ -121,7 +120,7 @@ end
 --- Changes the node. Retries if it has changed since, or if a reply is lost.
 ---@param change function of what `read` returns: the new count, and how often
 ---  it was set; nil: no change
----@return table? # what `read` returned last
+---@return table | boolean | nil # what `read` returned last
 ---@return integer|rlock.failure|nil # the new count
 ---@return string? detail
 local function update(self, deadline, number, change)

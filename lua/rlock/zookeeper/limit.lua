@@ -14,7 +14,7 @@ local function path_of(target) return target.path .. "/limit" end
 --- Reads the limit.
 ---@param target table of a semaphore
 ---@param deadline number by host.now()
----@return integer|boolean|nil # the limit; false: it was never set
+---@return any # the limit; false: it was never set
 ---@return integer|rlock.failure|nil # its version
 ---@return string? detail
 function limit.read(target, deadline)
@@ -30,7 +30,7 @@ end
 --- Reads the limit, and watches it until the gate is asked or left.
 ---@param target table
 ---@param gate table the place of the first waiter
----@return any # as limit.read
+---@return any ... # as limit.read
 function limit.watch(target, gate, deadline)
   gate:attend(path_of(target))
   return limit.read(target, deadline)
@@ -46,8 +46,8 @@ function limit.make(target, n, deadline)
 end
 
 --- Sets the limit.
----@return true?
----@return rlock.failure? code
+---@return true | integer | nil
+---@return rlock.failure | integer | table | nil code
 ---@return string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
@@ -67,7 +67,7 @@ end
 
 --- Adds to the limit, once.
 ---@return true?
----@return rlock.failure? code
+---@return rlock.failure | integer | nil code
 ---@return string? detail
 function limit.add(target, n, deadline)
   while true do
@@ -84,8 +84,8 @@ function limit.add(target, n, deadline)
 end
 
 --- Counts the permits.
----@return integer? # how many are available; 0 if the limit was never set
----@return integer|rlock.failure # how many are taken
+---@return number? # how many are available; 0 if the limit was never set
+---@return integer|rlock.failure | table | nil # how many are taken
 ---@return string? detail
 function limit.count(target, deadline)
   local path = target.path .. "/leases"

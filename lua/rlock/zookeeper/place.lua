@@ -206,6 +206,7 @@ end
 
 --- Watches the node ahead.
 ---@return boolean? # whether it is still there; nil: code, detail
+---@return any ...
 local function watch(self, ahead, deadline)
   local path = self.parent .. "/" .. ahead
   start_watch(self, path)

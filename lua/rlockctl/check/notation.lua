@@ -250,7 +250,7 @@ end
 ---@param state table before the step
 ---@param text string
 ---@return table? # the step
----@return rlock.failure? code # the problem
+---@return string? code # the problem
 function notation.read(lock, state, text)
   local parts, i, client = notation.of_client(state, text)
   if parts then return of_client(lock, i, client, parts) end

@@ -133,7 +133,7 @@ end
 
 --- The ms by which the clock of the server may jump.
 ---@param model table
----@return integer
+---@return number
 function transitions.jump(model)
   local leases = model.bounds.leases
   return model.faults.jump and math.max(leases[#leases], model.tick) or 0

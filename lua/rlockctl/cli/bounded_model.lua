@@ -69,7 +69,7 @@ local function own_of(own, name, options, clients)
 end
 
 --- Options of the lock.
----@return any # those of all clients, and client -> its own
+---@return any ... # those of all clients, and client -> its own
 local function lock_options(list, clients)
   local options, own = {}, {}
   for _, text in ipairs(list or {}) do

@@ -121,7 +121,7 @@ end
 ---@param hold table
 ---@param token? string break only the hold with this token
 ---@return boolean? # whether it was held
----@return string|rlock.failure # a message
+---@return string|rlock.failure | nil # a message
 ---@return string? detail
 function command.strike(hold, token)
   local was_held, code, detail = false, nil, nil
@@ -138,7 +138,7 @@ function command.strike(hold, token)
 end
 
 --- Frees one holder.
----@return any # as command.strike
+---@return any ... # as command.strike
 local function free(hold, owner)
   local ok, code, detail = hold.free()
   if not ok then return nil, code, detail end
@@ -147,7 +147,7 @@ local function free(hold, owner)
 end
 
 --- Asks for confirmation on the terminal.
----@return true?
+---@return boolean?
 ---@return rlock.failure? code
 ---@return string? detail
 local function confirm(client, hold, owner)

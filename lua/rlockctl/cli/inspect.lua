@@ -94,7 +94,7 @@ end
 
 ---@return any # the type of the name's key, and the rank of each kind, 0 if it
 ---  is not of that kind
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail
 local function ranks_of(client, all, name)
   local session = client.session
@@ -261,7 +261,7 @@ end
 ---@param client table
 ---@param name string
 ---@param which string the policy's module, or a built-in kind
----@return any # as `at`
+---@return any ... # as `at`
 function inspect.by(client, name, which)
   local kind = kind_named(which)
   if kind and (kind.driver or kind.pair) then
@@ -288,7 +288,7 @@ end
 ---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
 ---  has the kind and state "unknown", its `type`, and in `may_be` the kinds
 ---  that it may have
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail
 function inspect.at(client, name, is_proven)
   local all, states = kinds_of(name), {}
@@ -402,6 +402,7 @@ end
 ---@param name any
 ---@param which any
 ---@return string?
+---@return any ...
 function inspect.channel(client, state, name, which)
   local kind, first = kind_named(state.kind), state.queue and state.queue[1]
   local policy, lock

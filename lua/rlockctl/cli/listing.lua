@@ -86,8 +86,8 @@ end
 ---@param client table
 ---@param options? table as for scan.names
 ---@return table? # rows, as returned by `states`
----@return boolean|rlock.failure # whether there are more
----@return table|string # the third result of `names`; detail
+---@return boolean|rlock.failure | nil # whether there are more
+---@return table|string | nil # the third result of `names`; detail
 function listing.of(client, options)
   local names, more, known = listing.names(client, options)
   if not names then return nil, more, known end

@@ -24,7 +24,7 @@ end
 ---@param operands table
 ---@param open? function instead of rlock.open
 ---@return table? # client
----@return string|integer # name; exit status
+---@return string|integer | nil # name; exit status
 function lookup.open(cli, command, operands, open)
   local name, status = lookup.name(cli, command, operands)
   if not name then return nil, status end

@@ -19,7 +19,7 @@ end
 --- Writes the metrics to a file, atomically.
 ---@param path string
 ---@return boolean? # true
----@return rlock.failure? code # the problem
+---@return string? code # the problem
 function reports.write(path)
   local temporary = ("%s.%d"):format(path, host.pid())
   local file, why = io.open(temporary, "w")
@@ -78,7 +78,7 @@ end
 --- Publishes the metrics until the program ends.
 ---@param where string a port of 127.0.0.1, or the path of a file
 ---@return function? # to be called at the end
----@return rlock.failure? code # the problem
+---@return string? code # the problem
 function reports.publish(where)
   local port, problem = port_of(where)
   if problem then return nil, problem end

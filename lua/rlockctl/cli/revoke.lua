@@ -40,7 +40,7 @@ end
 
 --- Asks the holders.
 ---@return any # true and a message; false: it is free
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail
 local function ask(client, name, chosen)
   local states, code, detail = lookup.states(client, name, chosen.policy)

@@ -9,7 +9,7 @@ local LAST = 64              -- the greatest number of a signal
 --- The signal with a name or number.
 ---@param given string
 ---@return integer?
----@return rlock.failure? code # what it must be
+---@return string? code # what it must be
 function run_requests.signal(given)
   local signal = math.tointeger(tonumber(given))
     or host.signals[given:gsub("^SIG", "")]

@@ -34,7 +34,7 @@ end
 --- Opens a client. If its server does not reply, retries until the bound.
 ---@param options table as for rlock.open
 ---@param seconds number of the wait; with math.huge, opens it once
----@return any # as rlock.open
+---@return any ... # as rlock.open
 function time_limit.open(options, seconds)
   local open, errors = require("rlock").open, require "rlock.redis.errors"
   local ends = seconds < math.huge and host.now() + time_limit.of(seconds) or 0

@@ -44,7 +44,7 @@ end
 
 --- Inspects the lock and waits, until it is free.
 ---@return true?
----@return rlock.failure? code
+---@return string? code
 ---@return string? detail # "timeout" without a detail: the wait is over
 local function stay(watch)
   while true do

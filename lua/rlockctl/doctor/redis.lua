@@ -335,7 +335,7 @@ local TYPES = { redisson_lock_queue = "list", redisson_lock_timeout = "zset",
   rlock_request = "string", rlock_replicated = "string" }
 
 --- Adds the keys of a page that have one of our names, but another type.
----@return any # true, or nil, detail
+---@return any ... # true, or nil, detail
 local function add_foreign(names, node, page, deadline)
   local keys, commands = {}, {}
   for _, key in ipairs(page) do
@@ -357,7 +357,7 @@ local function add_foreign(names, node, page, deadline)
 end
 
 --- Looks at the keys of a node until `ends`.
----@return any # true, or nil, detail
+---@return any ... # true, or nil, detail
 local function scan_node(names, node, client, ends)
   local cursor = "0"
   repeat

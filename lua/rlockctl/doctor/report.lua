@@ -212,6 +212,7 @@ end
 --- The report as lines of text.
 ---@param is_coloured boolean
 ---@return table
+---@return any ...
 function Report:lines(is_coloured)
   local level = self:sort()
   local lines = { ("%s: %s%s%s"):format(bare(self.where), self.server,

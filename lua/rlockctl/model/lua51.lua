@@ -426,7 +426,7 @@ end
 ---@param text string
 ---@param globals table from `environment`
 ---@return function? # for `run`
----@return rlock.failure? code # the syntax error
+---@return string? code # the syntax error
 function lua51.load(text, globals)
   local translated, fault = translate(text)
   if not translated then return nil, fault end

@@ -392,7 +392,7 @@ function Parser:wrap(from, to, helper, more)
 end
 
 --- One of the numbers of a `for`.
----@return any # its text, if it is a plain number, and its indexes in the
+---@return any ... # its text, if it is a plain number, and its indexes in the
 ---  output
 function Parser:bound()
   local text, from = self:literal(), #self.out + 1

@@ -27,7 +27,8 @@ function Duplex.quiet() end
 
 --- Reads bytes.
 ---@param size integer at most
----@return string # bytes; or nil, why
+---@return string? # bytes; or nil, why
+---@return any ...
 function Duplex:receiveany(size)
   local quiet = 0
   while true do

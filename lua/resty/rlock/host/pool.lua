@@ -334,8 +334,8 @@ end
 ---@param commands table array of arrays
 ---@param replies? table gets them as they arrive
 ---@return table # replies; where one is nil,
----@return table # codes and
----@return table # details say why
+---@return table? # codes and
+---@return table? # details say why
 function pool:pipeline(ms, commands, replies)
   local n, slot, code, detail = #commands, take(self, ms)
   if not slot then

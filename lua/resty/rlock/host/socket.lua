@@ -45,8 +45,8 @@ function socket.reader(self) return resp.reader(self, goes_on) end
 ---@param self any a socket, with its limit
 ---@param commands table array of arrays
 ---@param replies? table gets them as they arrive
----@return any # replies, codes, details: where a reply is nil, the others say
----  why
+---@return any ... # replies, codes, details: where a reply is nil, the others
+---  say why
 function socket.exchange(self, commands, replies)
   local texts, reader = {}, socket.reader(self)
   for i, command in ipairs(commands) do

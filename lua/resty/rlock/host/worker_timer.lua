@@ -216,7 +216,7 @@ end
 
 --- Creates a timer, which takes over when it starts. If it does not (a worker
 --- runs at most lua_max_running_timers), the next call creates another one.
----@return any # true, or nil, why
+---@return any ... # true, or nil, why
 function open()
   if asked and now() - asked < LATE then return true end
   local ok, why = ngx.timer.at(0, keep, fresh())
@@ -426,7 +426,7 @@ function worker_timer.run(fn, a, b, c, d) return run(nil, fn, a, b, c, d) end
 ---@param wait number its second: seconds; negative once they have passed
 ---@param c any its further arguments
 ---@param d any
----@return any # as `run`
+---@return any ... # as `run`
 function worker_timer.wait(fn, a, wait, c, d)
   return run(wait > 0 and now() + wait or nil, fn, a, wait, c, d)
 end

@@ -19,7 +19,7 @@ Process.__index = Process
 --- Starts a program.
 ---@param options table file, args, env, cwd, detached, stdin, stdout, stderr
 ---@return any # the process (`pid`, `wait`, `kill`)
----@return rlock.failure? code
+---@return rlock.failure | integer | nil code
 ---@return string? detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)
@@ -36,7 +36,7 @@ end
 
 --- Waits for the program to exit.
 ---@param seconds? number at most
----@return any # exit status and signal, or nil, "timeout"
+---@return any ... # exit status and signal, or nil, "timeout"
 function Process:wait(seconds)
   if not self.status and not self.over:wait(seconds) then
     return nil, "timeout", "process " .. self.pid .. " still runs"

@@ -421,7 +421,7 @@ end)
 -- operations of the core --------------------------------------------------
 
 --- The id with which the running task starts an operation.
----@return integer?
+---@return any
 ---@return rlock.failure? code # "cancelled"
 ---@return any # the error to raise after cleaning up
 function tasks.begin()
@@ -435,7 +435,7 @@ end
 ---@param has_begun any
 ---@param code? string why not; "closed" becomes "connect"
 ---@param detail? string
----@return any # its values; nil, code, detail if it has not begun
+---@return any ... # its values; nil, code, detail if it has not begun
 function tasks.await(has_begun, code, detail)
   if not has_begun then
     return nil, code == "closed" and "connect" or code, detail
@@ -493,7 +493,7 @@ end
 --- task has failed, or `exit` is called.
 ---@param fn function
 ---@return boolean? # true
----@return integer? # exit status
+---@return integer | table | nil # exit status
 ---@return string? # message, with a traceback
 function tasks.run(fn, ...)
   ending = nil

@@ -75,7 +75,7 @@ local function permits(flags, before, after)
 end
 
 --- Adds one member.
----@return any # whether it counts in the reply, and its score or false
+---@return any ... # whether it counts in the reply, and its score or false
 local function add_one(scores, flags, member, score)
   local before = scores[member]
   if flags.nx and before then return 0, false end

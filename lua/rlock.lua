@@ -10,7 +10,7 @@ local host = require "rlock.host.uv"
 
 -- A second `require` returns the same table, which has the open clients and the
 -- --url.
-if host.entry_point then return host.entry_point end
+if host.entry_point then return host.entry_point --[[@as rlock]] end
 
 -- `open` loads its modules lazily, so that programs without clients start fast.
 

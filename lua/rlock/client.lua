@@ -7,34 +7,10 @@ local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
 local session = require "rlock.session"
 
----@class rlock.client
+---@class rlock.client: rlock.factories
 ---@field session rlock.session internal
----@field lock rlock.lock_factory reentrant, like Redisson's RLock
----@field mutex rlock.lock_factory as `lock`, but not reentrant
----@field spin_lock rlock.lock_factory as `lock`, but waiters poll
----@field simple_lock rlock.lock_factory SET NX PX
----@field fenced_lock rlock.lock_factory with fencing tokens
----@field fair_lock rlock.lock_factory reentrant, in order of arrival
----@field read_write_lock rlock.pair_factory
----@field fair_read_write_lock rlock.pair_factory in order of arrival
----@field semaphore fun(self, name: string): rlock.semaphore
----@field permits fun(self, name: string): rlock.permits
----@field latch fun(self, name: string): rlock.latch
----@field election rlock.election_factory
----@field barrier fun(self, name: string): rlock.barrier
----@field double_barrier rlock.double_barrier_factory
----@field compute rlock.compute
 local client = {}
 client.__index = client
-
----@alias rlock.lock_factory
----| fun(self, name: string, options?: rlock.owner_options): rlock.lock
----@alias rlock.double_barrier_factory
----| fun(self, name: string, n: integer): rlock.double_barrier
----@alias rlock.election_factory
----| fun(self, name: string, options?: rlock.election_options): rlock.election
----@alias rlock.pair_factory
----| fun(self, name: string, options?: rlock.owner_options): rlock.pair
 
 local text, day = check.type "string", 86400
 
@@ -206,7 +182,7 @@ end
 --- Reads a node of ZooKeeper.
 ---@param path string below the chroot
 ---@return string? # its value
----@return integer|rlock.failure # its version; "zookeeper": no such node, no
+---@return integer | rlock.code # its version. Or "zookeeper": no such node, no
 ---  permission; "connect", "timeout"; "usage": no path, or this is Redis
 ---@return string? detail
 function client:get(path)
@@ -223,7 +199,7 @@ end
 ---@param value string
 ---@param version? integer that the node must have; default: any
 ---@return boolean? # true
----@return integer|rlock.failure # the new version
+---@return integer | rlock.code # the new version; or the code
 ---@return string? detail # as for `get`, and "zookeeper": another version;
 ---  "timeout": it may have been set
 function client:set(path, value, version)

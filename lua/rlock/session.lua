@@ -30,7 +30,8 @@ local watchdog = require "rlock.lock.watchdog"
 ---@field client rlock.client
 ---@field policy rlock.loaded_policy
 ---@field family table
----@field taken? table
+---@field taken table of permits
+---@field member? table of a barrier
 ---@field undone? table<string, true> owner names that are rolled back
 
 ---@class rlock.session

@@ -24,6 +24,128 @@
 --- Codes inside the library. "cancelled" comes with the value to raise.
 ---@alias rlock.failure rlock.code | "cancelled"
 
+-- what a client makes --------------------------------------------------------
+
+--- Methods of a client: one for each kind (lock/kinds.lua), and recipes.
+---@class rlock.factories
+local factories = {}
+
+--- Reentrant, like Redisson's RLock.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:lock(name, options) end
+
+--- As `lock`, but a second `lock` by its holder is refused.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:mutex(name, options) end
+
+--- As `lock`, but waiters poll; for locks held very briefly.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:spin_lock(name, options) end
+
+--- SET NX PX, compatible with redis-py, redsync and node-redlock.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:simple_lock(name, options) end
+
+--- As `lock`, with a fencing token that only increases.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:fenced_lock(name, options) end
+
+--- Reentrant, first come, first served.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.lock
+function factories:fair_lock(name, options) end
+
+--- Two locks: readers share theirs.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.pair
+function factories:read_write_lock(name, options) end
+
+--- The same, first come, first served.
+---@param name string
+---@param options? rlock.owner_options
+---@return rlock.pair
+function factories:fair_read_write_lock(name, options) end
+
+--- Permits without owners.
+---@param name string
+---@return rlock.semaphore
+function factories:semaphore(name) end
+
+--- Permits with leases.
+---@param name string
+---@return rlock.permits
+function factories:permits(name) end
+
+--- Tasks anywhere wait until its count is zero.
+---@param name string
+---@return rlock.latch
+function factories:latch(name) end
+
+--- Tasks anywhere wait until it is removed.
+---@param name string
+---@return rlock.barrier
+function factories:barrier(name) end
+
+--- `n` members enter and leave together.
+---@param name string
+---@param n integer from 1 to 1000; the same for all members
+---@return rlock.double_barrier
+function factories:double_barrier(name, n) end
+
+--- Exactly one of all candidates leads.
+---@param name string
+---@param options? rlock.election_options
+---@return rlock.election
+function factories:election(name, options) end
+
+--- The value of a name. If there is none, one caller computes it, and the
+--- others wait for its result: see recipes/compute.lua.
+---@param name string on ZooKeeper a path
+---@param options rlock.compute_options the same for all callers of a name
+---@param fn fun(hold: rlock.hold): string?, any returns nil and why it has none
+---@return string? value
+---@return "computed" | "cached" | "stale" | rlock.code # where it is from
+---@return string? # why it could not be stored; or the detail
+function factories:compute(name, options, fn) end
+
+-- release requests (lock/release_requests.lua) --------------------------------
+
+--- What has a holder: a lock, or the object of a hold.
+---@class rlock.asked
+local asked = {}
+
+--- Registers a callback for release requests, which decides whether to unlock.
+--- Requests that arrive while it runs are ignored.
+---@param fn fun(lock: self, reason: string) called as a task
+---@return true? # requests arrive from the next round trip on
+---@return rlock.code? code "not_held" or "lost"
+---@return string? detail
+function asked:on_release_request(fn) end
+
+---@class rlock.asks
+local asks = {}
+
+--- Asks the holders of the lock to release it. Their callbacks decide.
+---@param reason? string for the callbacks, at most 256 bytes
+---@return true?
+---@return integer | rlock.code # the number of holders asked, at least 1. Or
+---  "not_held": nobody holds it; "refused": no holder has a callback; or why a
+---  request failed
+---@return string? detail
+function asks:request_release(reason) end
+
 -- inside Redis ----------------------------------------------------------------
 
 --- What Redis offers to a policy's server functions.
@@ -162,3 +284,10 @@ ARGV = nil
 ---@field why_away fun(self): string?
 ---@field mark_away fun(self, why: string)
 ---@field standing fun(self, lease: number, now: number, locks: table): table?
+
+-- LuaJIT and Redis have it; here, and in policies, code for both uses it.
+---@param list any[]
+---@param first? integer
+---@param last? integer
+---@return any ...
+function unpack(list, first, last) end

@@ -18,7 +18,7 @@ local waiting = require "rlock.lock.waiting"
 ---@field counter rlock.counter
 ---@field session rlock.session
 ---@field record rlock.record
----@field channel? string
+---@field channel string
 ---@field wakes? function
 ---@field wants? integer
 ---@field late string
@@ -29,6 +29,7 @@ local call = {}
 --- Creates a class that inherits from this one.
 ---@return table
 function call:class()
+  ---@type table
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class

@@ -30,6 +30,7 @@ local ENDLESS = 86400000 * 36500       -- milliseconds
 --- Creates a class that inherits from this one.
 ---@return table
 function leased:class()
+  ---@type table
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class

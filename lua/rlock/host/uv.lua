@@ -6,7 +6,7 @@
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
 local registry, KEY = debug.getregistry(), "rlock.host.uv"
-if registry[KEY] then return registry[KEY] end
+if registry[KEY] then return registry[KEY] --[[@as rlock.host.uv]] end
 
 local core = require "rlock.core"
 
@@ -23,6 +23,10 @@ local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
 local unwind = require "rlock.host.uv.unwind"
 
+---@class rlock.host.uv: rlock.host
+---@field entry_point? rlock
+---@field run function
+---@field finish function
 local host = {
   name = "uv", version = version, versions = core.versions,
   verbosity = 1,         -- 0 quiet, 1 warnings, 2 everything

@@ -41,7 +41,7 @@ local function suspect(granted, why)
 end
 
 --- Runs commands if all grants are held on the server. May wait.
----@param grants rlock.grant[]
+---@param grants table a list of grants
 ---@param commands table arrays of strings and numbers
 ---@return table? # the reply of each command; false for a Redis nil
 ---@return rlock.failure? code

@@ -18,14 +18,16 @@ local turn = require "rlock.lock.turn"
 local waiting = require "rlock.lock.waiting"
 
 ---@class rlock.grant
----@field lock rlock.lock
----@field owner rlock.owner
+---@field [integer] any for the lists of the watchdog
+---@field deadline? number of its entry in the heap
+---@field lock any a rlock.lock; false in a spare grant
+---@field owner any a rlock.owner; false in a spare grant
 ---@field owner_name string
 ---@field holds table a list, see holds.lua
 ---@field state "free" | "held" | "at_risk" | "lost"
 ---@field valid_until number
 ---@field since number
----@field acting boolean | table see turn.lua
+---@field acting boolean | string see turn.lua
 ---@field queue? table
 ---@field token? integer
 ---@field index? integer
@@ -174,7 +176,7 @@ function grant:channel()
 end
 
 --- Joins the client's waiters for the lock, see waiting.join.
----@return table # waiter, queued under its `owner_name`
+---@return rlock.waiter # queued under its `owner_name`
 function grant:join()
   local record = self.lock.record
   local waiter = waiting.join(self.lock.session, self:channel(),

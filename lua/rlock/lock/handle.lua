@@ -15,15 +15,13 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 
----@class rlock.handle
+---@class rlock.handle: rlock.asked, rlock.asks
 ---@field session rlock.session internal
 ---@field show fun(self): string
 ---@field called? string
 ---@field take fun(self, wait: number, lease?: number, hold?: table): any...
 ---@field mine fun(self): rlock.grant?
 ---@field write function
----@field on_release_request rlock.on_release_request
----@field request_release rlock.request_release
 local handle = {}
 
 local huge, type = math.huge, type
@@ -31,6 +29,7 @@ local huge, type = math.huge, type
 --- Creates a class that inherits from this one.
 ---@return table
 function handle:class()
+  ---@type table
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class
@@ -170,7 +169,7 @@ end
 ---@return T... # what fn returned; or nil, code, detail: the lock was not taken
 ---  and fn did not run, or the lock was "lost" before fn returned, or as for
 ---  `unlock`
----@overload fun(self, fn: fun(lock: self, ...: any): any, ...: any): any...
+---@overload fun(self, fn: function, ...: any): any...
 function handle:with(options, fn, ...)
   if type(options) == "function" then
     return self:with(nil, options, fn, ...)
@@ -326,8 +325,7 @@ end
 
 -- The public object of a hold. The grant refers to it weakly: once the task has
 -- ended and the object is garbage, the hold is abandoned.
----@class rlock.hold
----@field on_release_request rlock.on_release_request
+---@class rlock.hold: rlock.asked
 ---@field lock rlock.handle
 ---@field hold table internal
 local Hold = { need = handle.need,

@@ -53,7 +53,7 @@ function lock:show()
 end
 
 --- The detail of "busy".
----@param ms number until a retry may succeed
+---@param ms? number until a retry may succeed
 function lock:busy(ms)
   return ("%s is %s"):format(self:show(), verdicts.busy(ms))
 end
@@ -83,6 +83,7 @@ end
 
 -- Records a grant: the time waited, and the event.
 local function count_grant(self, granted, waiter)
+  ---@type rlock.session, number
   local session, waited = self.session, 0
   if waiter and waiter.since then
     if waiter.is_handed and self.record.target.hands_over then
@@ -196,7 +197,7 @@ end
 ---@param name string
 ---@param a? any its argument
 ---@return any # the reply
----@return rlock.failure? code
+---@return rlock.code? code
 ---@return string? detail
 local function run(self, name, a)
   local session = self.session
@@ -219,10 +220,11 @@ end
 ---@field token? integer of kinds with fencing tokens
 ---@field mode? "read" | "write" of the sides of a pair
 ---@field queue? string[] the first waiters, of kinds that list them
+---@field identities? string[] on ZooKeeper: of the holders
 
 --- The lock's current state on the server.
 ---@return rlock.lock_state?
----@return rlock.failure? code
+---@return rlock.code? code
 ---@return string? detail
 function lock:peek()
   local granted, session = self:mine(), self.session
@@ -289,7 +291,7 @@ end
 --- its next renewal or unlock.
 ---@param token? integer free it only if the current hold has this fencing token
 ---@return boolean? # whether the lock was held
----@return rlock.failure? code
+---@return rlock.code? code
 ---@return string? detail
 function lock:break_lock(token)
   local op = self.record.policy.ops.break_

@@ -23,6 +23,9 @@ local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
 
 ---@class rlock.lock.posted
+---@field grant any a rlock.grant; false: none
+---@field asks string | false
+---@field set function
 ---@field lock rlock.lock
 ---@field sent number
 ---@field is_wanted function
@@ -99,6 +102,7 @@ local function confirm(self)
   acquired(self, requests.accepted(self.grant, self))
 end
 
+---@type function
 local send_release
 
 -- Handles the results of grant:acquire. The turn is still ours.

@@ -11,11 +11,6 @@ local naming = require "rlock.naming"
 
 local release_requests = {}
 
----@alias rlock.on_release_request
----| fun(self, fn: fun(lock: self, reason: string)): true?, rlock.code?, string?
----@alias rlock.request_release
----| fun(self, reason?: string): true?, integer | rlock.code, string?
-
 local LONGEST = 256      -- bytes of a reason
 local DUE = "due"        -- the `task` of a callback that has not begun yet
 
@@ -75,7 +70,7 @@ end
 
 --- Asks the holders of the lock to release it, including those of the other
 --- side of a read/write lock. Their callbacks decide: see `on_release_request`.
----@param self rlock.handle
+---@param self rlock.handle | rlock.joint
 ---@param reason? string for the callbacks, at most 256 bytes; Curator's holders
 ---  do not get it; default: ""
 ---@return true?
@@ -194,8 +189,8 @@ end
 local NOT_HELD = "this task does not hold the lock"
 
 --- Calls fn(lock, reason) for each request, until the hold is over.
----@param lock rlock.lock
----@param granted? rlock.grant
+---@param lock rlock.handle
+---@param granted? table a grant
 ---@param fn function
 ---@param hold? table when it has ended, fn is no longer called
 ---@return any ... # as on_release_request
@@ -216,9 +211,8 @@ end
 --- Registers a callback for release requests. fn is called while this task's
 --- hold lasts, and decides whether to unlock. Requests that arrive while fn
 --- runs are ignored.
----@generic T: rlock.handle | rlock.hold
----@param self T
----@param fn fun(lock: T, reason: string) called as a task; the reason is a text
+---@param self any a lock, multi-lock or red lock, or an object of lock:hold
+---@param fn fun(lock: any, reason: string) called as a task; the reason is a text
 ---  of at most 256 bytes on one line, "" if none was given
 ---@return true? # requests arrive from the next round trip on
 ---@return rlock.code? code "not_held" or "lost"
@@ -227,6 +221,7 @@ function release_requests.on_release_request(self, fn)
   if type(fn) ~= "function" then
     error("bad argument fn of on_release_request: must be a function", 2)
   end
+  ---@type any
   local hold = rawget(self, "hold")
   if not hold then return listen(self, self:mine(), fn) end
   if hold.is_over then

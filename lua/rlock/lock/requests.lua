@@ -327,6 +327,7 @@ local acquired, send_release = requests.acquired, nil
 ---@return any ...
 function requests.accepted(self, hold)
   local session = self.lock.session
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   if session.host.has_gone(self.owner) then
     ok, code, detail = nil, "closed", "the task has ended"

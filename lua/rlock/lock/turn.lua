@@ -13,7 +13,7 @@ turn.CONTENDED = "contended"
 
 --- Waits for the turn, without a task.
 ---@param self table the grant
----@param waiter rlock.waiter its method `set` gets the turn
+---@param waiter { set: function } its method `set` gets the turn
 function turn.join(self, waiter)
   local queue = self.queue
   self.acting = turn.CONTENDED
@@ -26,7 +26,7 @@ end
 
 --- Stops waiting for the turn.
 ---@param self table the grant
----@param waiter rlock.waiter
+---@param waiter { set: function }
 ---@return boolean # whether it was waiting; else it has had the turn
 function turn.leave(self, waiter)
   local queue = self.queue

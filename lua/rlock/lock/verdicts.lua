@@ -29,6 +29,7 @@ local wanted = {
     .. '{ owner, count, ... } }, or the same with "free"',
 }
 
+---@type function
 local show
 
 local function show_all(list)

@@ -26,6 +26,7 @@ local CONFIRM = 1         -- maximum wait for the subscription
 --- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
+---@type table
 local deadlock          -- loaded when a client that holds something waits
 
 --- Why a task must not wait for a lock: see deadlock.enter.
@@ -59,9 +60,10 @@ end
 ---  waiters
 ---@param hands_over? boolean whether the lock is handed over to waiters, even
 ---  if this one does not register; default: that of the record's target
----@return table # waiter
+---@return rlock.waiter
 function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
+  ---@type any
   local waiter
   if channel then
     hands_over = hands_over or record and record.target.hands_over
@@ -99,6 +101,7 @@ local function pause_length(session, waiter, ms, most, shared)
   local is_first = waiter == channel.first
   -- The second one is not registered if the first gets the lock.
   local is_next = is_first or channel.inbox and waiter.prev == channel.first
+  ---@type number
   local poll = is_next and POLL or POLL_BEHIND
   if shared and session.wakeup:polls(waiter) then poll = shared end
   if not channel.is_live then
@@ -129,7 +132,7 @@ end
 ---@param waiter rlock.waiter with `wait_deadline`, and its `owner_name`
 ---@param ms? integer until a retry may succeed; -1: unknown; nil: no attempt
 ---  since the waiter joined
----@param record? rlock.record of the lock
+---@param record rlock.record of the lock
 ---@return any ... # as wakeup:wait
 function waiting.pause(session, waiter, ms, record)
   local policy = record and record.policy
@@ -158,6 +161,7 @@ end
 
 -- the loop -------------------------------------------------------------------
 
+---@type function
 local wait
 
 -- Retries after a wait; waits again if it is still busy.

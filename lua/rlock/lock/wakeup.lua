@@ -7,7 +7,7 @@
 
 --- In the list of a channel, or polling.
 ---@class rlock.waiter: rlock.event
----@field channel? table
+---@field channel table while it is in a list
 ---@field prev? rlock.waiter
 ---@field next? rlock.waiter
 ---@field owner_name? string
@@ -15,7 +15,7 @@
 ---@field is_handed? boolean
 ---@field since? number
 ---@field shares? boolean
----@field edge? table see deadlock.lua
+---@field edge? table | false see deadlock.lua
 ---@field line? table see heartbeats.lua
 ---@field due? number
 ---@field ahead? rlock.waiter
@@ -25,7 +25,7 @@
 ---@field granted? rlock.grant
 ---@field lease? number
 ---@field hold? table
----@field wait_deadline? number
+---@field wait_deadline number
 ---@field watched? boolean
 ---@field unwatch? function
 ---@field survives? function
@@ -215,6 +215,7 @@ end
 function wakeup:join(name, wakes, inbox)
   local channel = self.channels[name] or open_channel(self, name, inbox)
   local waiter = self.host.event()
+  ---@cast waiter rlock.waiter
   waiter.channel, waiter.shares = channel, wakes and true   -- nil takes no room
   channel.wakes = channel.wakes or wakes
   channel.idle_since = nil

@@ -40,6 +40,7 @@ local SHORT = 0.005      -- seconds that are too short for a retry
 local EARLY = 1 / 50     -- of a period; what is due then is renewed at once
 local RAISED = "the renewal raised an error"
 
+---@type function
 local sender_of
 
 ---@param session rlock.session

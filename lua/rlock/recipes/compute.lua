@@ -93,6 +93,8 @@ end
 -- the turn --------------------------------------------------------------------
 
 -- The lock of a computation. Its waiter checks for a result at each wake-up.
+---@class rlock.recipes.compute.Turn: rlock.lock
+---@field call any
 local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
 
@@ -326,7 +328,7 @@ function store.key(name) return naming.prefix("rlock_compute", name) end
 
 --- Reads the state.
 ---@return string|boolean|nil # the value; false: none
----@return boolean|rlock.failure # whether it is fresh
+---@return any # whether it is fresh
 ---@return string? # the failure; detail
 function store.read(self, deadline)
   local reply, code, detail = self.session.server:call(deadline,
@@ -362,9 +364,6 @@ end
 
 ---@alias rlock.compute_options rlock.options.compute & {
 ---   ttl: any, stale?: any, wait?: any, [string]: nil }
-
----@alias rlock.compute fun(self, name: string, options: rlock.compute_options,
----   fn: fun(hold: rlock.hold): string?, any): string?, string, string?
 
 --- client:compute(name, options, fn): the value of a name. If there is none,
 --- one caller computes it, and the others wait for its result.

@@ -12,6 +12,9 @@ local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
 ---@class rlock.double_barrier: rlock.counter
+---@field n string
+---@field member? table
+---@field request? table
 local double_barrier = counter.class "barrier"
 
 local new = double_barrier.new

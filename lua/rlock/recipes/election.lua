@@ -230,8 +230,8 @@ end
 ---@return string | false | nil # such as "web3: invoice.lua (pid 412)"; false:
 ---  nobody. For a leader without an identity: its owner name, or the id of a
 ---  Curator participant
----@return rlock.lock_state | rlock.code | string | nil # as lock:peek returns
----  it; or the code
+---@return rlock.lock_state | rlock.code | nil # as lock:peek returns it; or
+---  the code
 ---@return string? detail
 function election:leader()
   local state, code, detail = self.lock:peek()
@@ -244,7 +244,7 @@ end
 --- Who waits to lead? Asks the server.
 ---@return string[]? # at most 100 texts as `leader` returns them, the next
 ---  leader first
----@return rlock.code | string | nil code
+---@return rlock.code? code
 ---@return string? detail
 function election:candidates()
   local state, code, detail = self.lock:peek()

@@ -49,7 +49,7 @@ end
 --- Makes the calls of the batch, and loads their scripts. This may wait; then
 --- the calls are made again, without the items that have left in the meantime.
 ---@return any # the calls
----@return string|rlock.failure | nil # from remote.ready, if there are calls
+---@return any # from remote.ready, if there are calls
 ---@return string? detail
 local function prepare(self, is_joint, now, deadline)
   local node, may_wait = node_of(self.route), false
@@ -69,7 +69,7 @@ end
 
 --- Sends the requests.
 ---@return any # the calls, replies, codes, details and sent
----@return string | rlock.failure | table | nil code
+---@return any code
 ---@return string | table | nil detail
 ---@return any ...
 local function send_all(self, is_joint)

@@ -362,7 +362,7 @@ end
 
 --- The time for the reply to a request that is sent now.
 ---@return number? # milliseconds
----@return number|rlock.failure # now, by host.now()
+---@return any # now, by host.now()
 ---@return string? detail
 local function time_left(self, deadline)
   local now = self.host.now()
@@ -376,10 +376,10 @@ end
 ---@param words table the command and its arguments
 ---@param n integer the number of words
 ---@return any # the reply, false for a Redis nil; or nil
----@return string | number | rlock.failure | nil # "redis", "timeout", "closed",
+---@return any # "redis", "timeout", "closed",
 ---  "connect", "cancelled"
 ---@return any detail # for "cancelled", the value to raise
----@return number | rlock.failure | nil # when it was sent, by host.now()
+---@return any # when it was sent, by host.now()
 function node:call(deadline, words, n)
   local connection, code, detail = self:connect(deadline)
   if not connection then return nil, code, detail end
@@ -404,9 +404,9 @@ end
 ---@param deadline number by host.now()
 ---@param commands table array of arrays
 ---@return table? # replies; where one is nil, codes and details say why
----@return table|rlock.failure | number | string | nil # codes
+---@return any # codes
 ---@return table|string | nil # details; detail; when there is no connection
----@return number | rlock.failure | nil # when they were sent
+---@return any # when they were sent
 function node:pipeline(deadline, commands)
   local connection, code, detail = self:connect(deadline)
   if not connection then return nil, code, detail end
@@ -424,7 +424,7 @@ end
 ---@param text string
 ---@param deadline number by host.now()
 ---@return any # sha
----@return string | number | rlock.failure | nil code
+---@return any code
 ---@return string? detail
 function node:load(script, text, deadline)
   local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse

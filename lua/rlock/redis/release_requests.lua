@@ -46,7 +46,7 @@ end
 ---@param deadline number by host.now()
 ---@param request string
 ---@return number? # the number of clients that have a callback for it
----@return boolean|rlock.failure | string | nil # if there are none: whether the
+---@return any # if there are none: whether the
 ---  lock is held
 ---@return string? detail
 function release_requests.ask(target, deadline, request)

@@ -84,7 +84,7 @@ end
 ---@param code string of node:call
 ---@param detail string of node:call
 ---@param name string of the lock
----@return table? # a row of errors.lua
+---@return table # a row of errors.lua
 ---@return string # the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name)
   local class, shown = unsent[code] or errors.transport[code], detail

@@ -4,6 +4,10 @@
 
 --- What both entry points have.
 ---@class rlock.entry_point
+---@field deadline fun(seconds: number): rlock.deadline
+---@field multi_lock fun(locks: rlock.lock[]): rlock.multi_lock
+---@field red_lock fun(servers: rlock.client[], name: string,
+---   options?: rlock.red_lock_options): rlock.red_lock
 
 ---@param rlock rlock.entry_point gets the functions
 ---@param now fun(): number of the host

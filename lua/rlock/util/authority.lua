@@ -46,6 +46,8 @@ end
 ---@return string|false | nil # query
 function authority.split(text)
   local whole, tail = text:match("^([^/?#]*)(.*)$")
+  ---@cast whole string
+  ---@cast tail string
   local login, hosts = whole:match("^(.*)@([^@]*)$")
   local path, query = tail:match("^([^?]*)%??(.*)$")
   return login, hosts or whole, path, tail:find("?", 1, true) and query
@@ -73,6 +75,8 @@ end
 function authority.host(text, port)
   local host, rest = text:match("^%[([%x:.]+)%](.*)$")
   if not host then host, rest = text:match("^([^:%[%]]*)(.*)$") end
+  ---@cast host string
+  ---@cast rest string
   if host == "" then
     return nil, "the host is missing"
       .. (rest:find("^:.*%D") and authority.hint or "")

@@ -31,7 +31,12 @@ end
 --- The check of a lease.
 options.lease = options.duration(duration.least_lease)
 
+--- The check of a value.
+---@alias rlock.check fun(value: any, name: string, level: integer): any
+
 --- Returns the check that a value has this type.
+---@param wanted string
+---@return rlock.check
 function options.type(wanted)
   return function(value, name, level)
     local found = type(value)
@@ -75,8 +80,9 @@ end
 ---@param known table option -> the check of its value
 ---@param must string what the options must be, for messages
 ---@param call? string its name, for messages
----@return function # (given[, level]) -> the options: `given` itself, a copy if
----  a duration was clamped, or an empty table for nil; read-only
+---@return fun(given?: table, level?: integer): table # the options: `given`
+---  itself, a copy if a duration was clamped, or an empty table for nil;
+---  read-only
 function options.table(known, must, call)
   local of = call and " of " .. call or ""
   return function(given, level)
@@ -208,10 +214,10 @@ end
 --- Checks a count. Counts are Java's int, as in Redisson.
 ---@param n any
 ---@param name string for messages
----@param least number
----@param level? number default: 2
----@param most? number
----@return string # n, in digits
+---@param least integer
+---@param level? integer default: 2
+---@param most? integer
+---@return any # n, in digits
 function options.count(n, name, least, level, most)
   most = most or 2147483647
   if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > most then

@@ -363,7 +363,7 @@ end
 ---@param deadline number by host.now()
 ---@param path string below the chroot
 ---@return string | true | nil # its value
----@return integer|rlock.failure | table | nil # its version
+---@return any # its version
 ---@return string? detail
 function backend:get(deadline, path)
   local full, code, detail = reach(self, path, deadline)
@@ -448,7 +448,7 @@ end
 ---@param entry table
 ---@param deadline number by host.now()
 ---@return any # whether it is there
----@return rlock.failure | table | nil code
+---@return any code
 ---@return string? detail
 function backend:is_there(entry, deadline)
   local path = entry.place:path()

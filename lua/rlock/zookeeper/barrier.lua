@@ -84,7 +84,7 @@ end
 ---@return table? # the log, with its `version`, nil if there is no path; `has`,
 ---  the set of the members' nodes; `first`, the first of them in order;
 ---  `is_ready`
----@return rlock.failure | integer | table | nil code
+---@return any code
 ---@return string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
@@ -127,7 +127,7 @@ end
 --- Changes the log.
 ---@param change function of what `look` returns; false: no change
 ---@return table? # the log
----@return rlock.failure | integer | table | nil code
+---@return any code
 ---@return string? detail
 local function update(self, deadline, change)
   while true do
@@ -155,7 +155,7 @@ end
 
 --- Deletes `ready` if no member has a node.
 ---@return true?
----@return rlock.failure | integer | table | nil code
+---@return any code
 ---@return string? detail
 local function clear(self, deadline)
   while true do
@@ -186,7 +186,7 @@ end
 --- Creates the node of a member.
 ---@return table | boolean | nil # its entry, see target.lua; or false if a
 ---  round is open
----@return rlock.failure | integer | table | nil code
+---@return any code
 ---@return string? detail
 local function make(self, deadline, now, id, ms)
   local view, code, detail = look(self, deadline)
@@ -277,7 +277,7 @@ end
 
 --- Logs that a member has left.
 ---@return true?
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 local function depart(self, deadline)
   local own = self.node
@@ -302,7 +302,7 @@ end
 
 --- Is the member in? Logs it if Curator opened the round.
 ---@return table | boolean | nil # the log, if it is in; false: it is not
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 local function is_in(self, view, deadline)
   local own = self.node
@@ -329,7 +329,7 @@ end
 --- Logs that a member has withdrawn, unless it is in.
 ---@param is_late? boolean even if a round is open
 ---@return table? # the log
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
@@ -475,7 +475,7 @@ end
 
 --- Checks whether the round has ended; logs if it has lost a member.
 ---@return string|boolean|nil # "free", "lost", or false: not yet
----@return table|rlock.failure | integer | nil # the log
+---@return any # the log
 ---@return string? detail
 local function verdict_of(self, deadline)
   while true do

@@ -122,7 +122,7 @@ end
 --- Waits for the answer.
 ---@param deadline number by host.now()
 ---@return integer? # the error, 0 for none
----@return table|rlock.failure # a reader of the rest
+---@return any # a reader of the rest
 ---@return string? detail # for "cancelled", the value to raise
 function Call:wait(deadline)
   if not self.is_over then
@@ -360,6 +360,7 @@ local function check_chroot(self, deadline)
   return nil, "connect", err and errors.says(err, chroot) or detail
 end
 
+---@type function
 local keep
 
 --- Connects to one server.

@@ -89,7 +89,7 @@ end
 --- The last transaction that made or deleted a node below the path. ABSENT:
 --- there is no path; NEVER: no node was ever below it.
 ---@return any # it
----@return rlock.failure | table | nil code
+---@return any code
 ---@return string? detail
 local function last_change(self, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
@@ -121,7 +121,7 @@ end
 ---@param change function of what `read` returns: the new count, and how often
 ---  it was set; nil: no change
 ---@return table | boolean | nil # what `read` returned last
----@return integer|rlock.failure|nil # the new count
+---@return any # the new count
 ---@return string? detail
 local function update(self, deadline, number, change)
   local path = path_of(self)

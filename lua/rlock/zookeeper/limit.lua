@@ -15,7 +15,7 @@ local function path_of(target) return target.path .. "/limit" end
 ---@param target table of a semaphore
 ---@param deadline number by host.now()
 ---@return any # the limit; false: it was never set
----@return integer|rlock.failure|nil # its version
+---@return any # its version
 ---@return string? detail
 function limit.read(target, deadline)
   local path = path_of(target)
@@ -47,7 +47,7 @@ end
 
 --- Sets the limit.
 ---@return true | integer | nil
----@return rlock.failure | integer | table | nil code
+---@return any code
 ---@return string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
@@ -67,7 +67,7 @@ end
 
 --- Adds to the limit, once.
 ---@return true?
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 function limit.add(target, n, deadline)
   while true do
@@ -85,7 +85,7 @@ end
 
 --- Counts the permits.
 ---@return number? # how many are available; 0 if the limit was never set
----@return integer|rlock.failure | table | nil # how many are taken
+---@return any # how many are taken
 ---@return string? detail
 function limit.count(target, deadline)
   local path = target.path .. "/leases"

@@ -16,7 +16,7 @@ local MALFORMED = "protocol error: a malformed reply"
 ---@param path string for messages
 ---@param body string
 ---@return integer? # 0, or errors.NO_NODE
----@return table|rlock.failure | nil # a reader of the reply
+---@return any # a reader of the reply
 ---@return string? detail
 function nodes.ask(server, deadline, op, path, body)
   local connection = server.connection
@@ -40,7 +40,7 @@ end
 ---@param path string
 ---@param is_watched? boolean by connection:watch
 ---@return string|boolean|nil # its value; false: there is no such node
----@return integer|rlock.failure | table | nil # its version
+---@return any # its version
 ---@return string? # the id of the transaction that made it; detail
 function nodes.get(server, deadline, path, is_watched)
   while true do

@@ -66,7 +66,7 @@ end
 ---@param deadline number by host.now()
 ---@param request string
 ---@return integer? # the number of holders that have a callback for it
----@return boolean|rlock.failure | table | nil # whether there are holders
+---@return any # whether there are holders
 ---@return string? detail
 function revoker.ask(target, deadline, request)
   local holders, code, detail = target:holders(deadline)

@@ -170,7 +170,7 @@ end
 --- Checks once that the path of a mutex or counter has no nodes of another
 --- kind. (Other locks see that in the list of their queue.)
 ---@return true?
----@return rlock.failure | table | nil code
+---@return any code
 ---@return string? detail
 function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
@@ -306,7 +306,7 @@ end
 
 --- Reads a node of a list: its `data`, and `created`.
 ---@return any # whether it is there
----@return rlock.failure | table | nil code
+---@return any code
 ---@return string? detail
 local function read(self, node, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, ops.get, node.path,
@@ -322,7 +322,7 @@ end
 --- sets; for a read/write lock, those of both sides.
 ---@return any # the nodes, how many wait, and the list of both unless waiting
 ---  has a queue of its own
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 function target:holders(deadline)
   local path = self.path .. (self.policy.leases and "/leases" or "")

@@ -121,7 +121,7 @@ end
 ---@param hold table
 ---@param token? string break only the hold with this token
 ---@return boolean? # whether it was held
----@return string|rlock.failure | nil # a message
+---@return any # a message
 ---@return string? detail
 function command.strike(hold, token)
   local was_held, code, detail = false, nil, nil

@@ -86,7 +86,7 @@ end
 ---@param client table
 ---@param options? table as for scan.names
 ---@return table? # rows, as returned by `states`
----@return boolean|rlock.failure | nil # whether there are more
+---@return any # whether there are more
 ---@return table|string | nil # the third result of `names`; detail
 function listing.of(client, options)
   local names, more, known = listing.names(client, options)

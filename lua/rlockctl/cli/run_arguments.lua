@@ -259,7 +259,7 @@ end
 ---@param operands table
 ---@param chosen table its numbers and durations are converted
 ---@return table? # the names of the locks
----@return table|rlock.failure | string | nil # the words of the command; the
+---@return any # the words of the command; the
 ---  problem
 function arguments.read(operands, chosen)
   local ok, names, words = pcall(function()

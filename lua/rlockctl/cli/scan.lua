@@ -274,7 +274,7 @@ end
 ---  number of names, 1000 by default; all: include any whole number; seconds:
 ---  when to stop the search
 ---@return table? # names
----@return boolean|rlock.failure | nil # whether there are more
+---@return any # whether there are more
 ---@return table|string | nil # further results: `proven`, the names of counters
 ---  as keys; `numbers`, the number of keys that are whole numbers; detail
 function scan.names(client, options)

@@ -54,7 +54,7 @@ end
 ---@field source any
 ---@field goes_on any
 ---@field buffer string
----@field at number
+---@field at integer
 local Reader = {}
 Reader.__index = Reader
 
@@ -130,6 +130,7 @@ end
 
 local STATUS, ERROR, INTEGER, BULK, LIST = byte("+-:$*", 1, 5)
 
+---@type function
 local value
 
 local function list(self, n, depth)

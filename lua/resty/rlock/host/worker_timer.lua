@@ -155,6 +155,7 @@ local function put_all_away(self)
   for keeper, kept in pairs(all) do keeper:put_away(kept) end
 end
 
+---@type function, function, function
 local open, patrol, revive
 
 local function start_patrol()

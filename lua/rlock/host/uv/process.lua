@@ -19,7 +19,7 @@ Process.__index = Process
 --- Starts a program.
 ---@param options table file, args, env, cwd, detached, stdin, stdout, stderr
 ---@return any # the process (`pid`, `wait`, `kill`)
----@return rlock.failure | integer | nil code
+---@return any code
 ---@return string? detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)

@@ -16,6 +16,7 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 local signalled_at
 local interceptor           -- is called at SIGINT, instead
+---@type function
 local take
 
 --- From now on, passes HUP, INT and TERM to `fn`, and interrupts no loop.

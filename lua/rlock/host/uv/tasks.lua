@@ -26,12 +26,15 @@ local NOBODY = { fn = function() end }     -- at the first ids in `free_ids`
 --- Runnable tasks: ready[first..last], each with the three values that its
 --- yield returns.
 local ready, first, last = {}, 1, 0
+---@type rlock.task
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
+---@type any
 local ending             -- why the program ends: { status=, message= }
 local finishing = false  -- the program has ended, and cleans up
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
 --- first.
+---@type rlock.heap, any, number
 local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
 
 -- ids ---------------------------------------------------------------------
@@ -66,7 +69,7 @@ tasks.free_id = free_id
 ---@param fn function
 ---@param open function of the core, with an id and these arguments
 ---@return any # the primitive
----@return integer|rlock.failure # its id, for `free_id`
+---@return any # its id, for `free_id`
 ---@return string? detail
 function tasks.open(fn, open, ...)
   local id = tasks.callback(fn)
@@ -269,6 +272,7 @@ function Event:set()
   make_ready(task, true)
 end
 
+---@type function
 local on_alarm
 
 -- Sets the core's timer for the first event.
@@ -289,7 +293,7 @@ function on_alarm()
   local event = timeouts:peek()
   while event and event.deadline <= now do
     timeouts:remove(event)
-    local task = event.waiter
+    local task = event.waiter ---@cast task rlock.task
     event.waiter, task.wait_of = nil, false
     make_ready(task, false)
     event = timeouts:peek()

@@ -152,7 +152,7 @@ end
 ---  largest number of names, 1000 by default; seconds: when to stop the search,
 ---  10 by default
 ---@return table? # names
----@return boolean|rlock.failure | nil # whether there may be more
+---@return any # whether there may be more
 ---@return table|string | nil # further results: `gap`, why the list may be
 ---  incomplete; detail
 function tree.names(client, options)

@@ -144,7 +144,7 @@ lists:  ## regenerate the list of the rock's modules
 	@spec/tools/lists
 
 check:  ## what can be said without running: style, layers, warnings
-	@spec/tools/deps build test check
+	@spec/tools/deps build test check types
 	@spec/tools/check
 
 ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
@@ -231,8 +231,8 @@ $(PAGES): $(B)/rlockctl README.md $(wildcard src/pages/*)
 	fi; touch $@
 
 RELEASE   = $(B)/rlock-$(VERSION)
-SOURCES   = .clang-format .gitignore .luacheckrc .ci LICENSE Makefile README.md \
-            debian examples lua rocks spec src
+SOURCES   = .clang-format .emmyrc.json .gitignore .luacheckrc .ci LICENSE \
+            Makefile README.md debian examples lua rocks spec src
 
 # The source tree of a release, in $(RELEASE).
 release:

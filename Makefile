@@ -234,6 +234,17 @@ RELEASE   = $(B)/rlock-$(VERSION)
 SOURCES   = .clang-format .emmyrc.json .gitignore .luacheckrc .ci LICENSE \
             Makefile README.md debian examples lua rocks spec src
 
+REFERENCE = $(B)/docs/reference.md
+
+docs:  ## the reference of the library, from its comments
+	@spec/tools/deps build
+	$(SUB) $(REFERENCE)
+	@echo "$(REFERENCE)"
+
+$(REFERENCE): src/pages/reference.lua $(B)/rlockctl
+	@mkdir -p $(@D)
+	$(B)/rlockctl $< $@
+
 # The source tree of a release, in $(RELEASE).
 release:
 	rm -rf $(RELEASE)
@@ -241,10 +252,11 @@ release:
 	tar -cf - --exclude=$(MADE) --exclude=examples/openresty/logs $(SOURCES) | \
 	  tar -xf - -C $(RELEASE)
 
-dist:  ## build/rlock-VERSION.tar.gz, with the man pages
+dist:  ## build/rlock-VERSION.tar.gz, with the man pages and the reference
 	@spec/tools/deps build
-	$(SUB) pages release
-	mkdir $(RELEASE)/$(MADE)
+	$(SUB) pages $(REFERENCE) release
+	mkdir $(RELEASE)/$(MADE) $(RELEASE)/docs
+	cp $(REFERENCE) $(RELEASE)/docs
 	cp $(B)/pages/*.1 $(B)/pages/*.3lua $(RELEASE)/$(MADE)
 	tar -czf $(RELEASE).tar.gz -C $(B) --sort=name --owner=0 --group=0 \
 	  --numeric-owner --mode=go+rX,go-w rlock-$(VERSION)
@@ -297,6 +309,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all budget tools tests asan-build deps demo test test-all lists check asan \
-        oom valgrind bench interop simulate mutate soak rocks pages release dist deb \
+        oom valgrind bench interop simulate mutate soak rocks pages docs release dist deb \
         install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

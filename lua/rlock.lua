@@ -34,6 +34,11 @@ if host.entry_point then return host.entry_point --[[@as rlock]] end
 ---   metrics?: any, lazy?: any, [string]: nil }
 
 ---@class rlock: rlock.entry_point
+---@field spawn fun(fn: function, ...: any): rlock.task # starts a task; an error
+--- that it does not catch ends the program
+---@field sleep fun(seconds: number) suspends the calling task
+---@field now fun(): number # seconds of a monotonic clock
+---@field event fun(): rlock.event # a new event
 local rlock = {
   _VERSION = host.version,
   spawn = host.spawn,
@@ -149,7 +154,7 @@ end
 --- client. rlockctl runs scripts with it.
 ---@param fn function
 ---@param ... any its arguments
----@return boolean? # true
+---@return true?
 ---@return table|integer # the results of fn, with their count in `n`; exit
 ---  status
 ---@return string? # message, with a traceback

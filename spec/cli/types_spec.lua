@@ -1,6 +1,7 @@
 --- The types in the comments: what an editor, or emmylua_check, finds wrong in
 --- programs. wrong_programs.lua has them.
 
+local binary = require "spec.tools.rlockctl"
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"
 local sorted = require "rlock.util.sorted"
@@ -29,6 +30,26 @@ local function line_of_fault(text)
   local before = text:match("^(.-)%-%- WRONG")
   return 1 + select(2, before:gsub("\n", ""))
 end
+
+describe("the reference", function()
+  it("has every kind, and the methods of a lock", function()
+    local path = shell.run "mktemp"
+    local output, ok = shell.run(shell.words { binary,
+      "src/pages/reference.lua", path })
+    assert.is_true(ok, output)
+    local text = files.read(path)
+    os.remove(path)
+    for _, kind in ipairs(require "rlock.lock.kinds") do
+      assert.matches("\n#### client:" .. kind.factory .. "%(", text)
+    end
+    for _, name in ipairs { "lock", "try_lock", "unlock", "with", "hold",
+        "need", "valid_for", "call", "transaction", "on_lost" } do
+      assert.matches("\n#### lock:" .. name .. "%(", text)
+    end
+    assert.matches('\n%- `wait%?` `rlock.wait`: at most', text)
+    assert.matches('\n%- `"not_held"`: ', text)
+  end)
+end)
 
 describe("types", function()
   setup(function()

@@ -85,6 +85,7 @@ end
 ---| fun(level: "warn"|"info", event: string, fields: table<string, any>)
 
 -- The options of open() on every host.
+---@type table<string, any>
 local known = {
   url = text, username = text, password = text,
   name = text, identity = check.type "boolean",
@@ -111,7 +112,7 @@ local known = {
 }
 
 --- Returns the check of the options of a host's open(), see options.table.
----@param own table<string, function> the options that only this host takes, and
+---@param own table<string, any> the options that only this host takes, and
 ---  `tls`; modified
 function client.options(own)
   for name, its_check in pairs(known) do own[name] = its_check end
@@ -237,6 +238,7 @@ local SUCH_AS = 'a table such as { owner = "me" }'
 local check_owner = check.table(of_lock, SUCH_AS)
 
 -- The options of client:policy; `drift` is for red locks.
+---@type table<string, rlock.check>
 local of_policy = { drift = check.drift }
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)

@@ -20,7 +20,7 @@
 ---@field reenter? boolean false: a second entry of the owner is refused
 ---@field extra? fun(request: rlock.request): (string | number)[]? further
 --- arguments of `acquire`
----@field title? string in `rlockctl status`
+---@field title? string # in `rlockctl status`
 ---@field exclusive? boolean it is mutual exclusion
 ---@field allows? fun(holders: table[], options: table): boolean whether these
 --- may hold the lock together; for `rlockctl check`, as the next four
@@ -53,7 +53,7 @@
 ---@field wait_ms integer 0: a single try; -1: forever
 
 ---@class rlock.loaded_policy: rlock.policy
----@field ops table<string, rlock.script>
+---@field ops table<string, table> from script.compile
 
 local policy = {}
 
@@ -103,7 +103,7 @@ local function names_of(map)
 end
 
 local function place_of(fn)
-  local info = debug.getinfo(fn, "S")
+  local info = debug.getinfo(fn, "S") ---@cast info -nil
   return ("%s:%d"):format(info.source:match("^@(.*)") or info.short_src,
     info.linedefined)
 end
@@ -327,7 +327,7 @@ function policy.sides(name) return find(name) end
 --- function that cannot be shipped. The result is cached, shared and read-only.
 ---@param which string | rlock.policy "reentrant" (a built-in policy), the name
 ---  of a module on package.path, or a definition
----@param level? number as in error(), if the policy's own location is not
+---@param level? integer as in error(), if the policy's own location is not
 ---  known; default: 2
 ---@return rlock.loaded_policy # the definition's fields, of which `keys`,
 ---  `channel` and `extra` raise a one-line error for an invalid result; and

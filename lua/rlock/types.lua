@@ -155,8 +155,8 @@ function asks:request_release(reason) end
 ---@field LOG_NOTICE integer
 ---@field LOG_WARNING integer
 ---@field REDIS_VERSION string
----@field call fun(command: string, ...: string|number): any
----@field pcall fun(command: string, ...: string|number): any
+---@field call fun(command: string, ...: any): any
+---@field pcall fun(command: string, ...: any): any
 ---@field error_reply fun(message: string): { err: string }
 ---@field status_reply fun(status: string): { ok: string }
 ---@field sha1hex fun(text: string): string
@@ -287,7 +287,7 @@ ARGV = nil
 
 -- LuaJIT and Redis have it; here, and in policies, code for both uses it.
 ---@param list any[]
----@param first? integer
----@param last? integer
+---@param first? number
+---@param last? number
 ---@return any ...
 function unpack(list, first, last) end

@@ -13,6 +13,7 @@ local effect = {}
 ---  from those of the functions that it ships
 function effect.guarded(peek_of_kind)
   return function(keys, args)
+    ---@type any, any, any
     local count, width, at = tonumber(args[2]), tonumber(args[3]), 4
     for i = 1, count do
       local owner, own = args[1], {}
@@ -25,6 +26,7 @@ function effect.guarded(peek_of_kind)
     end
     local replies = {}
     while at <= #args do
+      ---@type any
       local n = tonumber(args[at])
       local reply = redis.pcall(unpack(args, at + 1, at + n))
       if type(reply) == "table" and reply.err then

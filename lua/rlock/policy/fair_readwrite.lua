@@ -398,6 +398,7 @@ end
 ---@return any # { "busy", ms, owner, ... }: those named must retry, because
 ---  they can enter, or are not queued
 local function refresh(keys, args, side)
+  ---@type any, any, any
   local all, reply, time = {}, { "busy" }, now()
   for i = 2, #args do all[i - 1] = side .. args[i] end
   local two = holders(keys, time)

@@ -120,7 +120,7 @@ end
 --- Adds fencing tokens to a user's policy. Raises a one-line error if that is
 --- impossible.
 ---@param kind table
----@param level number as in error()
+---@param level integer as in error()
 ---@return table # a policy, the same each time
 function token_key.of_user(kind, level)
   local why = refusal(kind)

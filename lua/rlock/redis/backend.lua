@@ -37,7 +37,7 @@ backend.load, backend.sides = policies.load, policies.sides
 
 --- A user's policy with fencing tokens.
 ---@param loaded table from `load`
----@param level number as in error()
+---@param level integer as in error()
 ---@return table # as `load`
 function backend.fenced(loaded, level)
   local of_user = require("rlock.policy.token_key").of_user
@@ -272,6 +272,7 @@ local PUBLISHES = {
 local function class_of(self, policy)
   local class = self.classes[policy]
   if not class then
+    ---@type any
     class = {}
     for name, method in pairs(Target) do class[name] = method end
     class.server, class.node, class.ops = self, self.node, policy.ops
@@ -347,15 +348,8 @@ end
 
 --- Sends a request of "acquire" or "release" once, without waiting, if
 --- `standing` has found its server ready.
----@param name string
----@param receiver table its method replied(reply, code, detail) gets the reply,
----  outside of any task; it must not wait
----@param deadline number by host.now()
----@param now number by host.now()
----@param a any as for `run`
----@param b any
----@param c any
----@return boolean # whether it was sent; else use `run`
+---@type fun(self, name: string, receiver: table, deadline: number,
+--- now: number, a: any, b: any, c: any): boolean
 Target.post = remote.post
 
 --- What carries posted requests now. To be called when one has failed, for

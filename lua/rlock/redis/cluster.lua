@@ -14,6 +14,7 @@ local slot = require "rlock.redis.slot"
 local url = require "rlock.redis.url"
 
 ---@class rlock.redis.cluster
+---@field on_moved fun(slots: table)
 ---@field host rlock.host
 ---@field options table
 ---@field where any

@@ -165,6 +165,7 @@ function errors.classify(message)
     error("bad message: must be a string", 2)
   end
   local word, rest = message:match("^(%S+) ?(.*)$")
+  ---@cast rest string
   if word == "CLUSTERDOWN" and not rest:find "^The cluster is down" then
     return slot_down
   elseif word ~= "ERR" then

@@ -15,6 +15,7 @@ local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
 
 ---@class rlock.redis.node
+---@field on_left fun(why?: string)
 ---@field host rlock.host
 ---@field options table
 ---@field where any
@@ -175,6 +176,7 @@ end
 
 -- Opens a connection, or reuses one that could not be made ready before.
 local function opened(self)
+  ---@type any, any, any
   local connection, code, detail = self.unready
   self.unready = nil
   if connection then return connection end

@@ -69,6 +69,7 @@ end
 
 local function set_sentinel(result, hosts, path, query)
   local list, fault = authority.hosts(hosts, SENTINEL_PORT)
+  ---@type any
   local ok = list ~= nil
   result.sentinels = list
   if ok and query then ok, fault = nil, "a ?query is not allowed" end
@@ -114,8 +115,11 @@ function url.parse(text)
   if not set_place[scheme] then
     return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
+  ---@cast scheme string
+  ---@cast rest string
   local result = { db = DEFAULT_DB, tls = scheme:sub(1, 6) == "rediss" }
   local login, host, path, query = authority.split(rest)
+  ---@type any, any
   local ok, fault = true, nil
   if login then ok, fault = authority.set_login(result, login) end
   if ok then ok, fault = set_place[scheme](result, host, path, query) end

@@ -16,7 +16,7 @@ Text.__index = Text
 
 ---@param policy string "reentrant"
 ---@param op string "acquire"
----@return rlock.script.text
+---@return rlock.script.emit.Text
 function emit.new(policy, op)
   local name = policy .. "." .. op
   local self = { name = name, op = op, text = {}, lines = {}, indent = "" }

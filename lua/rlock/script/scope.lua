@@ -14,7 +14,7 @@ Scope.__index = Scope
 
 ---@param outer table the enclosing scope; {} for none
 ---@param fn? table the function whose parameters it holds
----@return rlock.script.scope
+---@return rlock.script.scope.Scope
 function scope.new(outer, fn)
   return setmetatable({
     outer = outer, fn = fn or outer.fn, vararg = outer.vararg, variables = {},

@@ -63,7 +63,7 @@ end
 --- silently drop members.
 ---@param list any
 ---@param what string for the message: "clients of red_lock"
----@param level number as in error()
+---@param level integer as in error()
 function joint.check_list(list, what, level)
   local n = 0
   for _ in pairs(type(list) == "table" and list or {}) do n = n + 1 end

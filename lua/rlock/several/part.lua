@@ -8,6 +8,12 @@ local joint = require "rlock.several.joint"
 local posted = require "rlock.lock.posted"
 
 -- The field tells holds.lua that each is part of a hold.
+---@class rlock.several.part: rlock.lock.posted
+---@field lock rlock.lock
+---@field round any
+---@field identity any
+---@field releases any
+---@field acquire function
 local part = { hold = true }
 for name, method in pairs(posted) do part[name] = method end
 part.__index = part

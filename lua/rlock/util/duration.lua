@@ -28,7 +28,7 @@ end
 ---@param name string for messages: "lease", "wait"
 ---@param min? number seconds; default: 0
 ---@param max? number seconds; default: duration.max
----@param level? number as in error(); default: 2
+---@param level? integer as in error(); default: 2
 ---@return number # seconds
 function duration.check(value, name, min, max, level)
   min, max, level = min or 0, max or duration.max, (level or 2) + 2

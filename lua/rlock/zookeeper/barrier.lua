@@ -28,6 +28,7 @@ local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.barrier: rlock.zookeeper.target
 local barrier = setmetatable({}, { __index = target })
 barrier.__index = barrier
 
@@ -95,6 +96,7 @@ local function look(self, deadline)
   if data == nil then return nil, version, why end
   local view = parse(data or "")
   view.version, view.has = data and version, {}
+  ---@type any, any
   local err, its
   err, its, why = nodes.ask(server, deadline, ops.children, path,
     codec.read(path, true))
@@ -241,6 +243,7 @@ end
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
+  ---@type any[]
   local parts = { false }
   table.sort(names, precedes)
   for i, name in ipairs(names) do
@@ -523,6 +526,7 @@ function run.look(self, deadline, _, wanted)
   local ok, code, detail = self.server.connection:reach(deadline)
   if not ok then return nil, code, detail end
   watch(self)
+  ---@type any, any
   local err, its, why = nodes.ask(self.server, deadline, ops.exists, path,
     codec.read(path, true))
   if not err then return nil, its, why end

@@ -124,7 +124,7 @@ local WHY_NOT = {
 --- Finds a kind. All have fencing tokens, so "fenced_mutex" is the mutex.
 --- Raises an error if ZooKeeper has no such kind.
 ---@param which string|table
----@param level? number as in error(); default: 2
+---@param level? integer as in error(); default: 2
 ---@return table
 function kinds.load(which, level)
   if type(which) == "string" then which = which:gsub("^fenced_", "") end

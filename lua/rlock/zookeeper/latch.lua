@@ -13,6 +13,7 @@ local errors = require "rlock.zookeeper.errors"
 local nodes = require "rlock.zookeeper.nodes"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.latch: rlock.zookeeper.target
 local latch = setmetatable({}, { __index = target })
 latch.__index = latch
 

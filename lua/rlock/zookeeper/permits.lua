@@ -7,6 +7,7 @@ local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.permits: rlock.zookeeper.target
 local permits = setmetatable({}, { __index = target })
 permits.__index = permits
 

@@ -19,7 +19,7 @@ local queues = require "rlock.zookeeper.queues"
 
 ---@class rlock.zookeeper.target
 ---@field path any
----@field policy rlock.loaded_policy
+---@field policy table of kinds.lua
 ---@field server table
 ---@field entries any
 local target = {}

@@ -69,6 +69,7 @@ local function search_first(paths)
       path = ("%s/?.lua;%s/?/init.lua"):format(path, path)
     end
     package.path = path .. ";" .. package.path
+    ---@cast named -nil
     named.path = path .. ";" .. named.path
   end
 end

@@ -54,6 +54,7 @@ local function combine(results)
     end
   end
   if asked > 0 then return true, asked end
+  ---@cast failure -nil
   return nil, failure[2], failure[3]
 end
 
@@ -81,6 +82,7 @@ end
 ---@return string? detail
 function release_requests.request_release(self, reason)
   local request = new(self.session, reason, 2)
+  ---@type any, any, any
   local ok, code, detail = (self.members and send_all or send)(self, request)
   if ok then return true, code end
   if code == "cancelled" then error(detail, 0) end
@@ -198,6 +200,7 @@ local function listen(lock, granted, fn, hold)
   local state = granted and granted:now_is() or "free"
   if state == "free" then return nil, "not_held", NOT_HELD end
   if state == "lost" then return nil, "lost", "the hold was lost before" end
+  ---@cast granted -nil
   local listener = granted.listener
     or new_listener(granted, lock.session.host)
   for i = #listener, 1, -1 do            -- of nested holds that have ended

@@ -339,6 +339,7 @@ function requests.accepted(self, hold)
     return "held"
   end
   local now = session.host.now()
+  ---@cast send_release -nil
   send_release(self, now + 2 * session.timeout, hold, now)
   return nil, nil, code, detail
 end
@@ -585,8 +586,10 @@ function send_release(self, deadline, hold, now)
   local is_freed = want == 0 and (reply == "freed"
     or type(reply) == "table" and reply[1] == "freed" and reply[2] == nil)
   if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
+  ---@cast waiter -nil
   if entry and not waiter.channel then
     -- The waiter has left, and its request may have come before the release.
+    ---@cast waiter -nil
     requests.leave_place(session, self.lock.record, waiter.owner_name)
   end
   if is_freed then                                      -- the usual case

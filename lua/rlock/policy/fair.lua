@@ -182,6 +182,7 @@ local function move_up(keys, place, n, ms, time, ttl)
     local least = time + math.ceil((place + i) * ms / n)
     if not is_ours then least = least + math.max(ttl, 0) end
     if deadline > least then
+      ---@cast deadline -nil
       redis.call("zadd", deadlines,
         math.min(most, math.max(least, deadline - ms)), waiter)
     elseif place + i == 1 and not is_ours then
@@ -410,6 +411,7 @@ local function join(keys, args, view)
     end
     return time + seconds * 1000, seconds, place
   end
+  ---@cast wait -nil
   local seconds = wait < 0 and FIRST_SHARE
     or math.min(math.max(math.ceil(wait / 1000), 1), FIRST_SHARE)
   local last = redis.call("lindex", queue, -1)
@@ -545,6 +547,7 @@ local function refreshed(view, owner, deadline, heartbeat)
   local time, number, place = view.time, nil, nil
   if heartbeat then number, place = heartbeat:match("^(%d+)(%.%d+)$") end
   number = tonumber(number or time * SECOND + FIRST_SHARE)
+  ---@cast number -nil
   local last, seconds = math.floor(number / SECOND), number % START
   local steps = math.floor(time / STEP) - math.floor(last / STEP)
   deadline = view.head == owner and 0 or deadline + steps * STEP

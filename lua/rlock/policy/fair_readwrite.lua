@@ -165,7 +165,7 @@ local function stay(keys, view)
   local who, time, place = view.who, view.time, view.place
   if not place then
     local last = redis.call("zrange", keys[4], -1, -1, "withscores")[2]
-    place = tonumber(last or 0) + 1
+    place = tonumber(last or 0) --[[@as number]] + 1
   end
   put(keys, who, time, view.last, place)
   redis.call("hset", keys[6], who, format(time, place), STATE,
@@ -460,6 +460,7 @@ end
 ---@return any # the reply of `peek`, with at most MAX_LISTED readers; then
 ---  "queue" and the first waiters, in order
 local function peek(keys, owner, side)
+  ---@type any, any, any, any
   local lock, list, mine, time = keys[1], {}, 0, now()
   local all = redis.call("zrange", lock, 0, MAX_LISTED - 1, "withscores")
   for i = 1, #all, 2 do

@@ -8,6 +8,7 @@ local release_request = {}
 ---  PUBLISH, it excludes pattern subscribers. In a cluster, all these clients
 ---  are subscribed at the node that serves the slot
 function release_request.ask(_, args)
+  ---@type any, any, any, any
   local channel, publish, request, listeners = args[1], args[2], args[3], 0
   if publish ~= "spublish" then
     local counted = redis.pcall("pubsub", "numsub", channel)

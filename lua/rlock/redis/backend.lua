@@ -538,6 +538,7 @@ end
 ---@return table?
 function Target:standing(lease, now, locks)
   local its = self.node                   -- a cluster has no connection
+  ---@cast its -nil
   if not identity or not its.connection
       or availability and availability.count > 0
       and availability.why_away(its) then

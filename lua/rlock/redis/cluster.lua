@@ -385,6 +385,7 @@ function cluster:size() return math.max(#self.masters, 1) end
 ---@return table? # the node; nil if it is unknown
 ---@return boolean # for ASK: for a single retry only
 function cluster:redirect(detail, source)
+  ---@type any, any, any
   local word, number, at = detail:match("^(%u+) (%d+) (%S+)")
   local host, port = tostring(at):match("^(.*):(%d+)$")
   number = tonumber(number)

@@ -143,8 +143,10 @@ function effects.run(holds, commands, deadline)
         #words, MOST_WORDS)
     end
   end
+  ---@type any, any, any
   local ok, code, detail = add_keys(keys, node, commands, deadline)
   if not ok then return nil, code, detail end
+  ---@type any, any
   local reply, is_unknown
   reply, code, detail, is_unknown = remote.run(node, op, deadline,
     node.host.now(), keys, holds[1].owner_name, nil, nil, nil,

@@ -51,6 +51,7 @@ local function learn(node, deadline)
   if not micros or not (seconds >= 0 and seconds < 2^40 and micros < 2^20) then
     return nil, "redis", "ERR no time in reply to TIME"
   end
+  ---@cast seconds -nil
   node.clock = {
     connection = node.connection, read = node.host.now(),
     ms = seconds * 1000 + floor(micros / 1000),

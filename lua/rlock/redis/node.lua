@@ -399,6 +399,7 @@ function node:ask(deadline, words)
   local replies, codes, details, sent =
     self:pipeline(deadline, { { "ASKING" }, words })
   if not replies then return nil, codes, details end
+  ---@cast details -nil
   return replies[2], codes[2], details[2], sent
 end
 

@@ -295,12 +295,14 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     if class.retry and not class.forget then
       known[class.code or code] = why
     end
+    ---@type any, any, any
     local goes_on, at_once, asked = next_step(server, node, class, detail)
     if op.is_once and class.applied ~= "no" then goes_on = false end
     if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
+    ---@type any, any
     local cancelled, unwind
     if goes_on then
       local least = code == "replicas" and keys.replicas.ms / 1000 or 0

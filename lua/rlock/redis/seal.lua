@@ -276,6 +276,7 @@ end
 -- Tests the server until there is a result. Runs as a background task.
 local function run_probe(self, run_id)
   local node, verdict, why = self.node, nil, nil
+  ---@type any, any
   local host, seconds = node.host, SETTLE
   local pauses = backoff.new(SETTLE, LAST_PAUSE, host.random_number)
   local close = host.event()

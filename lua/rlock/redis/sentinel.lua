@@ -274,6 +274,7 @@ end
 ---@return rlock.failure? code # "connect"
 ---@return string? detail
 local function query_all(self)
+  ---@type any, any, any
   local answers, faults, is_unknown = {}, {}, false
   for _, at in ipairs(copy(self.list)) do
     local answer, why, unknown = ask(self, at)

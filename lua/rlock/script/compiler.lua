@@ -198,7 +198,7 @@ function Compiler:alias(unit)
 end
 
 function Compiler:ship_function(unit)
-  if debug.getinfo(unit.value, "S").what == "C" then
+  if debug.getinfo(unit.value, "S") --[[@as table]].what == "C" then
     self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
       .. " does not have; call it outside of Redis", unit.key)
   end

@@ -25,7 +25,7 @@ local patterns = {
 -- The value of an argument that is a single string literal.
 local function literal(token)
   local is_string = token and token.kind == "string"
-  return is_string and load("return " .. token.text)() or nil
+  return is_string and load("return " .. token.text) --[[@as function]]() or nil
 end
 
 local function matches_empty(pattern)

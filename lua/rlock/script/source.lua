@@ -84,9 +84,12 @@ end
 ---@return string? # why `file`, `node` and `uses` are missing
 function source.find(value, read)
   local info = debug.getinfo(value, "Su")
+  ---@cast info -nil
   local path = info.source:match("^@(.*)") or info.short_src
+  ---@cast info -nil
   local fn = { path = path, line = info.linedefined }
   fn.captured, fn.globals = upvalues(value)
+  ---@cast info -nil
   local text, fault = read(info.source)
   if text then fn.file, fault = parse(text) end
   if not fn.file then return fn, fault end

@@ -115,6 +115,7 @@ end
 ---@return any ... # as joint.acquire
 local function requested(self)
   local round, session = self.round, self.lock.session
+  ---@type any, any
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
     code, why = "connect", self.lock.record.target:why_away()

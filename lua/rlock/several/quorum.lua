@@ -178,6 +178,7 @@ function quorum:attempt(try)
   local round = Round.new(self, hold, try.lease,
     not try.is_single and try.wait_deadline or nil)
   hold.round = round
+  ---@type any, any, any
   local ok, code, detail = round:request(self.members, true)
   if ok and round.held >= self.majority and not round.clash
       and self:valid_of(hold) > 0 then

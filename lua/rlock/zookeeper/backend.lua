@@ -410,6 +410,7 @@ end
 function backend:bind(policy, name, options)
   local path, fault = path_of(self, name)
   if not path then error("bad name " .. fault, 0) end
+  ---@type any
   local class = classes[policy.name]
   if policy.name == "barrier" then
     class = require "rlock.zookeeper.barrier"       -- on first use

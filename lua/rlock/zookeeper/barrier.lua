@@ -191,9 +191,11 @@ end
 ---@return any code
 ---@return string? detail
 local function make(self, deadline, now, id, ms)
+  ---@type any, any, any
   local view, code, detail = look(self, deadline)
   if not view then return nil, code, detail end
   if is_open(view) then return false end
+  ---@type any
   local ok = true
   if view.is_ready then ok, code, detail = clear(self, deadline) end
   if not ok then return nil, code, detail end
@@ -422,6 +424,7 @@ function run.withdraw(self, deadline, _, _, _, _, more)
     if entry then self.server:leave_later(entry) end
     return { "freed" }
   end
+  ---@type any, any, any
   local view, code, detail = give_up(self, self.node, deadline)
   if view then view, code, detail = is_in(self, view, deadline) end
   if view == nil then return nil, code, detail, true end
@@ -495,6 +498,7 @@ end
 
 function run.leave(self, deadline, now, _, _, _, more)
   local entry = self.base:held_by(more[1])
+  ---@type any, any, any, any, any
   local ok, verdict, view, code, detail = true, nil, nil, nil, nil
   if not self.has_left then
     if not entry then return LOST end

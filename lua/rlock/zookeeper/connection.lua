@@ -388,6 +388,7 @@ local function try(self, at)
     return nil, code or "connect", detail or link.why
   end
   self.is_ready = true
+  ---@cast sent -nil
   self.next_beat = is_new and sent + self.timeout * BEAT or 0
   link.since = self.host.now()
   self.address = link.frames:address() or at.host

@@ -56,9 +56,11 @@ function limit.set(target, n, deadline)
     if now == nil then return nil, why, what end
   end
   while true do
+    ---@type any, any, any
     local err, code, detail = nodes.ask(target.server, deadline, ops.set, path,
       codec.set(path, codec.int(n)))
     if err == 0 then return true end
+    ---@type any
     local was_made = err
     if err then was_made, code, detail = limit.make(target, n, deadline) end
     if was_made ~= false then return was_made, code, detail end

@@ -167,6 +167,7 @@ function nodes.get_own(target, deadline, path, is_watched)
   end
   for _, each in ipairs { target.path, path } do
     local acl = nodes.ask_access(server, each)
+    ---@cast acl -nil
     local err, code, detail = acl:wait(deadline)
     if not err then return nil, code, detail end
     code, detail = nodes.refusal(acl, each, each == path)

@@ -121,6 +121,7 @@ end
 ---@return string? # the mark of another kind
 local function survey(self, names)
   local own, mine, blocks = self.node, self.number, self.blocks
+  ---@type any, any, any, any
   local ahead, last, is_there, other = nil, -1, false, nil
   for i = 1, #names do
     local name = names[i]

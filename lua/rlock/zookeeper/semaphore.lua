@@ -235,6 +235,7 @@ end
 ---@return rlock.failure? code
 ---@return string? detail
 function semaphore:available()
+  ---@type any, any, any
   local n, code, detail = limit.count(self.record.target, deadline_of(self))
   return result(n, code, detail)
 end

@@ -265,7 +265,7 @@ function run.release(self, deadline, now, owner, ms, want)
     if is_there == nil then return nil, code, detail, true end
     if not entry.is_held then return { "lost" } end
     entry.want = want
-    hold_until(entry, now + tonumber(ms) / 1000)
+    hold_until(entry, now + tonumber(ms) --[[@as number]] / 1000)
     return { "kept" }, nil, nil, false, now
   end
   local was_there, code, detail = self:drop(entry, deadline)
@@ -379,6 +379,7 @@ function run.peek(self, deadline, now, owner)
     queue, code, detail = tell_queue(self, all, #holders, deadline)
     if not queue then return nil, code, detail end
   end
+  ---@type any, any, any, any
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
   local token, mark = nil, self.policy.peer and self.policy.queue.mark
   for _, node in ipairs(holders) do

@@ -65,6 +65,7 @@ function url.parse(text)
   end
   local result = { tls = scheme == "zks", chroot = "" }
   local login, hosts, path, query = authority.split(rest)
+  ---@cast path -nil
   local fault = (query or path:find("#", 1, true))
     and "a ?query or # is not allowed"
     or login and set_login(result, login)

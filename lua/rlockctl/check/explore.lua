@@ -201,6 +201,7 @@ local function shrink(model, list, result)
     table.remove(shorter, i)
     local found, its_result = faulty(model, shorter)
     if found then
+      ---@cast its_result -nil
       list, result.fault, result.op = found, its_result.fault, its_result.op
     end
     i = math.min(i - 1, #list)

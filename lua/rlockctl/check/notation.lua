@@ -87,7 +87,7 @@ end
 
 local function ms_of(word)
   local number = word:match("^(%d+%.?%d*)s$") or word:match("^(%d*%.%d+)s$")
-  return number and math.floor(tonumber(number) * 1000 + 0.5)
+  return number and math.floor(tonumber(number) --[[@as number]] * 1000 + 0.5)
 end
 
 local function retry(i, client, is_turned)
@@ -194,6 +194,7 @@ end
 ---@return string? # the problem
 function notation.read_server(state, text)
   local what, rest = text:match("^%s*(%S+)%s*(.-)%s*$")
+  ---@cast what -nil
   local ms = what:match("^%+") and ms_of(what:sub(2))
   if ms then return { what = "tick", ms = ms } end
   if (what == "evict" or what == "expire") and rest ~= "" then
@@ -201,6 +202,7 @@ function notation.read_server(state, text)
   elseif what == "jump" then
     return of_jump(rest)
   elseif what == "late" then
+    ---@cast rest -nil
     local number = tonumber(rest:match("^%d+"))
     local is_known = number and state.copies and state.copies[number]
     if is_known then return { what = "late", copy = number } end
@@ -236,6 +238,7 @@ local SERVER = { ["break"] = true, evict = true, expire = true, jump = true,
 function notation.unknown_client(state, text, ops)
   local first, second = text:match("^%s*(%S+)%s*(%S*)")
   if client_named(state, first) or SERVER[first] then return nil end
+  ---@cast first -nil
   local name = ops[first] and second ~= "" and second
     or (ops[second] or first:find("^%u$")) and first
   if not name then return nil end

@@ -31,6 +31,7 @@ local snapshot = require "rlockctl.check.snapshot"
 ---@field arrivals number
 ---@field token number
 ---@field last_due number
+---@field copies any
 local State = {}
 State.__index = State
 

@@ -190,6 +190,7 @@ local function run(cli, client, name, chosen)
 end
 
 function command.run(cli, operands, chosen)
+  ---@type any, any
   local name, wrong = lookup.name(cli, "break", operands)
   if not name then
     return wrong
@@ -198,6 +199,7 @@ function command.run(cli, operands, chosen)
   elseif chosen.holder and chosen.token then
     return cli.fault("usage", "break: give --holder or --token, not both")
   end
+  ---@type any
   local client
   client, wrong = lookup.open(cli, "break", operands)
   if not client then return wrong end

@@ -251,7 +251,9 @@ local function run(operands, chosen)
   explored, result = explore_further(explored, result, name, chosen)
   print_result(explored, result, chosen.json)
   local agrees = not chosen.on or compare(explored, result, name, chosen)
+  ---@cast result -nil
   if result.fault or not agrees then return 1 end
+  ---@cast result -nil
   return result.is_complete and 0 or INCOMPLETE
 end
 

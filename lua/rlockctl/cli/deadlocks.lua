@@ -140,8 +140,10 @@ function deadlocks.run(cli, operands, chosen)
   if operands[2] then
     return cli.fault("usage", "deadlocks: give one URL at most")
   end
+  ---@type any, any, any
   local client, code, detail = require("rlock").open(operands[1])
   if not client then return cli.fault(code, detail) end
+  ---@type any
   local cycles
   cycles, code, detail = deadlocks.find(client)
   if not cycles then return cli.fault(code, "deadlocks: " .. detail) end

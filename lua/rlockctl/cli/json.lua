@@ -16,6 +16,7 @@ end
 
 local function array(value)
   local parts = {}
+  ---@cast json -nil
   for i, item in ipairs(value) do parts[i] = json(item) end
   return "[" .. table.concat(parts, ",") .. "]"
 end
@@ -23,6 +24,7 @@ end
 local function object(value)
   local parts = {}
   for i, key in ipairs(sorted(value)) do
+    ---@cast json -nil
     parts[i] = quote(key) .. ":" .. json(value[key])
   end
   return "{" .. table.concat(parts, ",") .. "}"

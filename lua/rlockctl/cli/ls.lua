@@ -107,9 +107,11 @@ function ls.run(cli, operands, chosen)
   elseif rows[1] then
     print_table(rows)
   else
+    ---@cast known -nil
     print_none(known.numbers or 0, chosen.all)
   end
   if more then
+    ---@cast known -nil
     cli.complain(("ls: " .. (known.gap
       or "there are more than %d; give a pattern or --limit")):format(limit))
   end

@@ -84,6 +84,7 @@ end
 function Permits:try_lock() return self:lock { wait = 0 } end
 
 function Permits:unlock()
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   for _, id in ipairs(self.ids) do
     local freed, why, text = self.permits:release(id)

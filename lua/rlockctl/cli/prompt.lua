@@ -46,6 +46,8 @@ end
 
 ---@class rlockctl.cli.prompt.Terminal
 ---@field editor any
+---@field over any
+---@field history any
 local Terminal = {}
 Terminal.__index = Terminal
 

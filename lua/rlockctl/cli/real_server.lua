@@ -94,7 +94,7 @@ local function now_of(call)
   local text = ("%s.%s"):format(time[1], time[2])
   local seconds, us = text:match "^(%d+)%.(%d+)$"
   if not seconds or #seconds > 12 or #us > 6 then malformed "TIME" end
-  return tonumber(seconds) * 1000 + tonumber(us) // 1000
+  return tonumber(seconds) --[[@as number]] * 1000 + tonumber(us) // 1000
 end
 
 -- the keys of the server ------------------------------------------------------

@@ -99,6 +99,8 @@ end
 ---@field chosen any
 ---@field held any
 ---@field names table
+---@field lock rlock.lock
+---@field locks any
 local Hold = {}
 Hold.__index = Hold
 

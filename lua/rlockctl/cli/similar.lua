@@ -9,6 +9,7 @@ local function distance(a, b)
   local row = {}
   for j = 0, #b do row[j] = j end
   for i = 1, #a do
+    ---@type any
     local diagonal = row[0]
     row[0] = i
     for j = 1, #b do

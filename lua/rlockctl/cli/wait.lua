@@ -77,6 +77,7 @@ local function bound(cli, watch, seconds)
 end
 
 function command.run(cli, operands, chosen)
+  ---@type any
   local seconds = math.huge
   if chosen.wait then seconds = seconds_of(chosen.wait) end
   if not seconds then

@@ -243,7 +243,9 @@ local function probe(client, missing, what, list, users, may, name)
       patterns[pattern], missing[#missing + 1] = entry, entry
     end
     if not ok then
+      ---@cast entry -nil
       entry.names[#entry.names + 1] = one
+      ---@cast entry -nil
       for kind in pairs(users[one]) do entry.kinds[kind] = true end
     end
   end

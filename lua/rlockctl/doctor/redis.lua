@@ -169,6 +169,7 @@ local function facts_of(audit, client, at)
   local victim = client_of(client, at)
   f.PERMISSIONS, code, detail = permissions.inspect(client, victim,
     audit.place == "cluster", audit.name, audit.policy)
+  ---@cast victim -nil
   victim:close()
   if code == "usage" then return nil, code, detail end
   f.PERMISSIONS = f.PERMISSIONS or tostring(detail)
@@ -254,6 +255,7 @@ local function audit_sentinel(audit, at)
     username = own.username or false, password = own.password or false,
     tls = own.tls or false }
   local client = client_of(audit.client, place)
+  ---@cast client -nil
   local ok, code, detail =
     client.session.server:connect(client.session.options.connect_timeout)
   its.role = "Sentinel"
@@ -263,6 +265,7 @@ local function audit_sentinel(audit, at)
   else
     its:fail(code, detail)
   end
+  ---@cast client -nil
   client:close()
 end
 

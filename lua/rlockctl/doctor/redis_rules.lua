@@ -290,6 +290,7 @@ function rules.latency(f)
 end
 
 function rules.scripts(f)
+  ---@type any, any
   local worst, name = 0, "eval"
   for _, command in ipairs { "eval", "evalsha", "fcall" } do
     local line = f:find("COMMANDSTATS", "cmdstat_" .. command) or ""
@@ -476,7 +477,9 @@ end
 function rules.clocks(audit)
   local first, last = extremes(audit.facts)
   if not first or not audit.facts[2] then return end
+  ---@cast last -nil
   local apart = last.ahead - first.ahead
+  ---@cast last -nil
   local certain = apart - first.error - last.error
   local what = "the clocks differ by " .. seconds(apart)
   if certain < audit.lease / 10 then return "ok", what end

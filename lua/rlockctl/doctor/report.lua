@@ -13,6 +13,8 @@ local report = {}
 ---@field server table
 ---@field findings table
 ---@field is_spare boolean
+---@field version any
+---@field role any
 local Report = {}
 Report.__index = Report
 
@@ -76,6 +78,7 @@ function report.new(where, server, is_spare)
 end
 
 ---@class rlockctl.doctor.report.Audit
+---@field reports any
 local Audit = {}
 Audit.__index = Audit
 

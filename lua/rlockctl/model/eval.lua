@@ -141,6 +141,7 @@ local function list_of(list)
   while true do
     local item = list[i]
     if item == nil then return result end
+    ---@cast replied -nil
     result[i], i = type(item) == "string" and item or replied(item), i + 1
   end
 end

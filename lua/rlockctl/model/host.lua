@@ -54,6 +54,8 @@ end
 ---@field serial number
 ---@field idle table
 ---@field random any
+---@field on_log any
+---@field connect any
 local Universe = {}
 Universe.__index = Universe
 
@@ -166,6 +168,7 @@ end
 ---@field serial any
 ---@field co any
 ---@field over any
+---@field results any
 local Task = {}
 Task.__index = Task
 

@@ -52,10 +52,12 @@ local function in_base(text, radix)
   local sign, digits = text:match("^%s*([+-]?)(%w+)%s*$")
   if digits and radix == 16 then digits = digits:gsub("^0x(.)", "%1") end
   if not digits then return nil end
+  ---@type any, any
   local n, rough = 0, 0.0
   for char in digits:gmatch(".") do
     local digit = tonumber(char, 36)
     if digit >= radix then return nil end
+    ---@cast digit -nil
     n, rough = n * radix + digit, rough * radix + digit
   end
   if rough >= 2.0 ^ 64 then return 2.0 ^ 64 end
@@ -428,8 +430,10 @@ end
 ---@return function? # for `run`
 ---@return string? code # the syntax error
 function lua51.load(text, globals)
+  ---@type any, any
   local translated, fault = translate(text)
   if not translated then return nil, fault end
+  ---@type any
   local chunk
   chunk, fault = load(translated, "@user_script", "t", globals)
   if not chunk then return nil, fault end

@@ -41,6 +41,10 @@ local KEYS = "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  "
 ---@field height number
 ---@field changed rlock.event
 ---@field again rlock.event
+---@field mode any
+---@field question any
+---@field problem any
+---@field message any
 local Table = {}
 Table.__index = Table
 

@@ -176,6 +176,7 @@ end
 ---@return rlock.failure? code
 ---@return string? detail
 function Sampler:turn(shown, seconds)
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   if self.now() >= self.scan_at then ok, code, detail = self:scan() end
   if ok and shown[1] then ok, code, detail = self:sample(shown) end

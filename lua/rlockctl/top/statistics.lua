@@ -46,6 +46,7 @@ end
 
 -- Returns the number of grants since the last sample.
 local function take_holders(self, state, now)
+  ---@type any, any
   local before, granted = self.holders, 0
   local first = state.holders[1]
   local by_token = first and first.node and 0   -- a node is one grant

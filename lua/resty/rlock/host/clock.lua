@@ -23,7 +23,7 @@ end
 --- while Lua runs.)
 function clock.now()
   gettime(id, time)
-  return tonumber(time[0]) + tonumber(time[1]) / 1e9
+  return tonumber(time[0]) --[[@as number]] + tonumber(time[1]) / 1e9
 end
 
 --- n bytes from the system's generator.

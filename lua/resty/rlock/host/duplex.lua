@@ -114,6 +114,7 @@ end
 function duplex.open(self, options)
   self.unsent, self.change = {}, tasks.event()
   self.standing = tasks.event()
+  ---@type any, any, any
   local ok, code, detail = worker_timer.start(run, self, options)
   if not ok then return nil, code, detail end
   ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)

@@ -104,7 +104,9 @@ local function line(self)
     stop = find(self.buffer, "\r\n", from > 0 and from or 1, true)
   end
   local at = self.at
+  ---@cast stop -nil
   self.at = stop + 2
+  ---@cast stop -nil
   return byte(self.buffer, at), sub(self.buffer, at + 1, stop - 1)
 end
 

@@ -74,6 +74,7 @@ end
 --- Has this task ended?
 function tasks.is_over(task)
   if type(task) ~= "table" then return false end
+  ---@cast contexts -nil
   return task.is_over or contexts[task.number] ~= task.context
 end
 

@@ -357,6 +357,7 @@ local DIED = "nginx has ended the timer of the worker"
 
 -- Waits a while until a job is done, and not beyond its end before it begins.
 local function is_done(job)
+  ---@type any
   local most = LATE
   if job.ends and not job.timer then most = min(most, job.ends - now()) end
   return job.done:block(max(most, 0))

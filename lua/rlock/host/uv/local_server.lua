@@ -142,6 +142,7 @@ end
 local function last_words(path)
   local file = io.open(path)
   if not file then return "it left no log" end
+  ---@type any
   local last = "its log is empty"
   for line in file:lines() do
     if line:find("%S") then last = line end

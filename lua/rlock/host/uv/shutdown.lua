@@ -92,7 +92,7 @@ end
 
 -- interrupting loops that never wait -----------------------------------------
 
-local LIBRARY = debug.getinfo(1, "S").source
+local LIBRARY = debug.getinfo(1, "S") --[[@as table]].source
   :match("^(.*)/host/uv/shutdown%.lua$")
 local tools                 -- the same of rlockctl
 

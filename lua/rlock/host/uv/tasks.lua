@@ -282,6 +282,7 @@ local function set_alarm(now)
   if alarm then alarm.timer:close() end
   alarm = alarm or { id = tasks.callback(on_alarm) }
   alarm_at = first_event.deadline
+  ---@cast alarm_at -nil
   local ms = math.ceil((alarm_at - now) * 1000)
   alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
 end

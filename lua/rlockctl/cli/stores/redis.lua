@@ -82,6 +82,7 @@ local waiting                           -- loaded by `waiter` only
 ---@field name string
 ---@field which any
 ---@field deadline number
+---@field channel any
 local Waiter = {}
 Waiter.__index = Waiter
 

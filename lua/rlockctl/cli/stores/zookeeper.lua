@@ -380,6 +380,7 @@ end
 ---@field name string
 ---@field deadline number
 ---@field changed any
+---@field is_watching any
 local Waiter = {}
 Waiter.__index = Waiter
 

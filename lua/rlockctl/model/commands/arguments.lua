@@ -239,6 +239,7 @@ end
 ---@param kind string
 ---@param list function returns the collection's elements
 function arguments.scan(server, words, kind, list)
+  ---@type any, any
   local name, count = words[1]:upper(), 10
   if words[3] ~= "0" then lacks(name .. " from a cursor") end
   local entry = server:entry(words[2], kind)

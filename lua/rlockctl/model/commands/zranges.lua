@@ -81,6 +81,7 @@ local LEGACY = { withscores = true }
 local function options_of(words, known)
   local options, i = {}, 5
   while words[i] do
+    ---@type any
     local option = words[i]:lower()
     if option == "limit" and words[i + 2] then
       options.offset = integer(words[i + 1])
@@ -107,6 +108,7 @@ local function check(options, by)
 end
 
 local function limited(members, options)
+  ---@type any, any
   local offset, limit = options.offset, options.limit
   if offset < 0 or offset >= #members then return {} end
   local last = #members

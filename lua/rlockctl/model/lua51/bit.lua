@@ -6,6 +6,7 @@ local bit = {}
 
 -- A number as 32 bits without a sign: rounded to the nearest, ties to even.
 local function bits(value, i, name)
+  ---@type any
   local number = values.number(value, i, name)
   if number ~= number or math.abs(number) >= 2.0 ^ 51 then
     values.lacks "bit operations on numbers beyond 2^51"

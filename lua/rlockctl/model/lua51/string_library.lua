@@ -85,6 +85,7 @@ end
 function strings.gmatch(text, pattern)
   text = to_text(text, 1, "gmatch")
   pattern = to_pattern(pattern, 2, "gmatch"):gsub("^%^", "%%^")
+  ---@type any
   local at = 1
   local function found(from, to, ...)
     if not from then
@@ -148,6 +149,7 @@ end
 function strings.gsub(text, pattern, with, most)
   text = to_text(text, 1, "gsub")
   pattern = to_pattern(pattern, 2, "gsub")
+  ---@type any, any, any, any
   local replace, n, at, out = replacer(with), 0, 1, {}
   most = int(most, 4, "gsub", #text + 1)
   local is_anchored = pattern:sub(1, 1) == "^"

@@ -131,6 +131,7 @@ function values.int(value, i, name, default)
   local number = type(value) == "string" and number_of(value) or value
   if not kind_of(number) then refuse(i, name, "number", value) end
   local long = values.long(number)
+  ---@cast long -nil
   return ((long + 0x80000000) & 0xffffffff) - 0x80000000
 end
 

@@ -177,6 +177,7 @@ function rlock.run(fn, ...)
   end
   local shutdown = require "rlock.host.uv.shutdown"
   local put_back = shutdown.prepare()
+  ---@type any, any, any
   local ok, results, message = rlock.main(fn, ...)
   put_back()
   if message then error(shutdown.explained(message), 0) end

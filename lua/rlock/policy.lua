@@ -109,7 +109,8 @@ local function place_of(fn)
 end
 
 local function is_lua(fn)
-  return type(fn) == "function" and debug.getinfo(fn, "S").what ~= "C"
+  return type(fn) == "function"
+    and debug.getinfo(fn, "S") --[[@as table]].what ~= "C"
 end
 
 local function first_function(map)

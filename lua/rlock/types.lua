@@ -197,8 +197,9 @@ ARGV = nil
 ---@field on_death? fun(undo: function, what: any): function
 ---@field process_identity? fun(): table
 ---@field log fun(level: "warn" | "info", text: string)
----@field connect fun(options: table): rlock.connection?, rlock.code?, string?
----@field frames fun(options: table): table?, rlock.code?, string?
+---@field connect fun(options: table): rlock.connection?, rlock.failure?,
+---   string?
+---@field frames fun(options: table): table?, rlock.failure?, string?
 
 ---@class rlock.connection
 ---@field identity table
@@ -250,7 +251,7 @@ ARGV = nil
 ---@field add fun(self, channel: string)
 ---@field close fun(self)
 ---@field idle? fun(self, channel: string)
----@field notify? fun(what: string, channel: string, payload?: string)
+---@field notify fun(what: string, channel: any, payload?: string)
 ---@field inbox? string
 
 ---@class rlock.target

@@ -29,7 +29,7 @@ local call = {}
 --- Creates a class that inherits from this one.
 ---@return table
 function call:class()
-  ---@type table
+  ---@type any
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class

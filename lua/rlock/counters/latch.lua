@@ -32,7 +32,7 @@ local function counted(reply) return true, reply[2] end
 --- Counts down by one; at zero all waiters continue. If no reply arrives in
 --- time, the request is retried in the background: do not repeat the call.
 ---@return true?
----@return integer | rlock.code # the remaining count; or the code
+---@return integer | rlock.code | nil # the remaining count; or the code
 ---@return string? detail
 ---@return_overload true, integer
 ---@return_overload nil, rlock.code, string

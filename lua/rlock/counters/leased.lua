@@ -10,13 +10,15 @@ local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
 ---@class rlock.leased
+---@field [integer] any for the lists of the watchdog
+---@field deadline? number of its entry in the heap
 ---@field lock rlock.counter
 ---@field owner_name string
 ---@field valid_until number
 ---@field watched boolean
 ---@field state "free" | "held" | "at_risk" | "lost"
 ---@field on_lost table
----@field task rlock.task | false
+---@field task any the rlock.task; false: none
 ---@field since number
 ---@field lost_because? string
 ---@field index? integer
@@ -30,7 +32,7 @@ local ENDLESS = 86400000 * 36500       -- milliseconds
 --- Creates a class that inherits from this one.
 ---@return table
 function leased:class()
-  ---@type table
+  ---@type any
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class
@@ -48,6 +50,7 @@ end
 ---@param is_renewed boolean
 ---@return T
 function leased.new(class, handle, id, task, sent, ends, is_renewed)
+  ---@type any
   local self = setmetatable({
     false, false, false, false,                 -- for the watchdog's lists
     lock = handle, owner_name = id, valid_until = ends, watched = is_renewed,

@@ -84,6 +84,8 @@ registry[KEY] = host
 function host.write_log(text) io.stderr:write(text) end
 
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
+---@param options table
+---@return any ...
 function host.frames(options)
   return require("rlock.host.uv.frames").open(options)
 end

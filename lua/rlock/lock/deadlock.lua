@@ -287,7 +287,7 @@ end
 ---@param session rlock.session
 ---@param waiter rlock.waiter with its `edge`
 function deadlock.leave(session, waiter)
-  ---@type table, any
+  ---@type any, any
   local wait, waits = waiter.edge, session.waits
   waiter.edge, wait.is_over = nil, true
   if waits.of[wait.task] == wait then waits.of[wait.task] = nil end

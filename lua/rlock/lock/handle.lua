@@ -29,7 +29,7 @@ local huge, type = math.huge, type
 --- Creates a class that inherits from this one.
 ---@return table
 function handle:class()
-  ---@type table
+  ---@type any
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class
@@ -106,6 +106,9 @@ function handle:try_lock(options)
   return take(self, wait or 0, lease)
 end
 
+---@return nil
+---@return rlock.code
+---@return string
 local function not_held(self)
   return nil, "not_held", "this task does not hold "
     .. (self.called or self:show())
@@ -222,9 +225,10 @@ end
 ---@param value string
 ---@param version? integer that the node must have; default: any
 ---@return true?
----@return integer | rlock.code # the new version of the node. Or "not_held";
----  "lost"; "zookeeper": no such node, another version, no permission;
----  "timeout": it may have been set; "usage": this is Redis. It is not retried
+---@return integer | rlock.code | nil # the new version of the node. Or
+---  "not_held"; "lost"; "zookeeper": no such node, another version, no
+---  permission; "timeout": it may have been set; "usage": this is Redis. It is
+---  not retried
 ---@return string? detail
 ---@return_overload true, integer
 ---@return_overload nil, rlock.code, string
@@ -401,7 +405,7 @@ end
 ---@param value string
 ---@param version? integer
 ---@return true?
----@return integer | rlock.code
+---@return integer | rlock.code | nil
 ---@return string? detail
 function Hold:set(path, value, version)
   version = check.node(path, value, version)

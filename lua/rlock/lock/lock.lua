@@ -123,6 +123,7 @@ end
 
 --- Retries the request, see waiting.lua. A grant exists only during an attempt,
 --- which saves memory when thousands wait.
+---@return any ...
 function lock:retry(waiter, deadline, now)
   local granted = grant_for(self, waiter)
   local verdict, ms, code, detail = granted:acquire(deadline, waiter.lease,

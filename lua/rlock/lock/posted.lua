@@ -207,6 +207,7 @@ function posted:replied(reply, code, detail)
   else
     session.pending = session.pending - 1
   end
+  ---@diagnostic disable-next-line: call-non-callable
   if handle and handle ~= true and value == nil then return handle(self) end
   if handle then return ended(self, reply, nil, nil, false, self.sent) end
 end

@@ -45,6 +45,7 @@ end
 
 -- Combines the results for several locks.
 local function combine(results)
+  ---@type integer, any
   local asked, failure = 0, nil
   for _, result in ipairs(results) do
     if result[1] then
@@ -54,7 +55,6 @@ local function combine(results)
     end
   end
   if asked > 0 then return true, asked end
-  ---@cast failure -nil
   return nil, failure[2], failure[3]
 end
 

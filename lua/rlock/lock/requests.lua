@@ -161,7 +161,7 @@ end
 --- has one.
 ---@param session rlock.session
 ---@param record rlock.record of the lock
----@param name string the owner name that has the place
+---@param name any the owner name that has the place
 function requests.leave_place(session, record, name)
   local target = record.target
   if not target.leaves or session.wakeup:has(target:channel(name), name) then
@@ -318,6 +318,7 @@ function requests.acquired(self, lease, hold, reply, code, detail,
   return interpret(self, reply, lease, hold, sent)
 end
 
+---@type any, any
 local acquired, send_release = requests.acquired, nil
 
 --- Gives a hold its grant. Releases it instead if its task has ended or
@@ -339,7 +340,6 @@ function requests.accepted(self, hold)
     return "held"
   end
   local now = session.host.now()
-  ---@cast send_release -nil
   send_release(self, now + 2 * session.timeout, hold, now)
   return nil, nil, code, detail
 end
@@ -569,6 +569,7 @@ local function hand_over(self, now)
 end
 
 function send_release(self, deadline, hold, now)
+  ---@type any, any, any, any
   local session, channel, waiter, entry = self.lock.session, nil, nil, nil
   if not hold and self.holds[2] then
     hold = holds.left_by(self.holds, session.host.current())
@@ -586,7 +587,6 @@ function send_release(self, deadline, hold, now)
   local is_freed = want == 0 and (reply == "freed"
     or type(reply) == "table" and reply[1] == "freed" and reply[2] == nil)
   if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
-  ---@cast waiter -nil
   if entry and not waiter.channel then
     -- The waiter has left, and its request may have come before the release.
     ---@cast waiter -nil

@@ -132,7 +132,7 @@ function verdicts.of_peek(op, reply)
 end
 
 --- What "busy" means, for messages.
----@param ms number its value
+---@param ms any milliseconds, a number; its value
 function verdicts.busy(ms)
   return "held by another owner"
     .. (ms > 0 and (" for %.1f s more"):format(ms / 1000) or "")

@@ -63,14 +63,14 @@ end
 ---@return rlock.waiter
 function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
-  ---@type any
+  ---@type rlock.waiter
   local waiter
   if channel then
     hands_over = hands_over or record and record.target.hands_over
     waiter =
       session.wakeup:join(channel, wakes, hands_over and session.id or nil)
   else
-    waiter = host.event()
+    waiter = host.event() --[[@as rlock.waiter]]
     waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
   end
   if host.on_death then

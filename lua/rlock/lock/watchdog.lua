@@ -76,7 +76,7 @@ end
 
 --- Removes a grant from its list or the heap. Ignores the outcome of a renewal
 --- in flight.
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 function watchdog:remove(grant)
   local list = grant[1]
   if list then
@@ -142,12 +142,12 @@ function watchdog:is_needed()
 end
 
 --- Does the watchdog know this grant?
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 function watchdog:has(grant) return (grant[1] or grant.index) ~= nil end
 
 --- Ignores the outcome of a renewal in flight, but still knows the grant: for a
 --- period, nothing is done about it.
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 function watchdog:ground(grant)
   local list = grant[1]
   if not list or list == self.fresh or list == self.observed then return end
@@ -169,7 +169,7 @@ end
 
 --- Declares a grant lost, once, and runs its on_lost callbacks. Reports it at
 --- the end: in nginx an ngx.exit in a `log` callback ends this task.
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 ---@param reason string for messages
 function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
@@ -586,7 +586,7 @@ local function awake(self, deadline)
 end
 
 --- Renews a grant from now on.
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 ---@param sent number when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant[1] or grant.index then self:remove(grant) end
@@ -600,7 +600,7 @@ end
 
 --- Call this before a request that shortens the lease, so that the watchdog
 --- ignores the reply to a renewal in flight.
----@param grant rlock.grant with the new valid_until and watched
+---@param grant rlock.grant | rlock.leased with the new valid_until and watched
 ---@param now number
 function watchdog:lower(grant, now)
   if not grant.watched then return self:observe(grant) end
@@ -620,7 +620,7 @@ end
 
 --- Keeps track of a grant that is not renewed: reasserts it if its policy
 --- `reasserts`, and reports its end if it has on_lost callbacks.
----@param grant rlock.grant
+---@param grant rlock.grant | rlock.leased
 function watchdog:observe(grant)
   self:remove(grant)
   local deadline = next_check(self, grant)

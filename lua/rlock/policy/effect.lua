@@ -28,6 +28,7 @@ function effect.guarded(peek_of_kind)
     while at <= #args do
       ---@type any
       local n = tonumber(args[at])
+      ---@diagnostic disable-next-line: param-type-mismatch
       local reply = redis.pcall(unpack(args, at + 1, at + n))
       if type(reply) == "table" and reply.err then
         return { "failed", #replies + 1, reply.err }

@@ -260,6 +260,7 @@ end
 local function call_in_parts(command, key, list)
   for i = 1, #list, MAX_ARGS do
     redis.call(command, key,
+      ---@diagnostic disable-next-line: access-invisible
       unpack(list, i, math.min(i + MAX_ARGS - 1, #list)))
   end
 end
@@ -279,6 +280,7 @@ end
 ---@return any ... # a list in order of arrival, and waiter -> position
 local function find_lost(keys, view, is_known)
   local all = redis.call("hgetall", keys[5])
+  ---@type any, any, any
   local lost, dead, places = {}, {}, {}
   for i = 1, #all, 2 do
     local waiter = all[i]
@@ -593,6 +595,7 @@ end
 ---@return any # { "busy", ms, owner, ... }: those named must retry
 function server.refresh(keys, args)
   local publish, ttl = args[1], redis.call("pttl", keys[1])
+  ---@diagnostic disable-next-line: access-invisible
   local owners = { unpack(args, 2) }
   local view = find_head(keys, owners[1], publish, now(), ttl)
   local named, is_turn = stay_all(keys, owners, view)

@@ -95,7 +95,7 @@ end
 ---@return any # the end of the last lease
 local function extend(lock, who, ends)
   local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
-  last = math.max(tonumber(last), ends)
+  last = math.max(tonumber(last) --[[@as number]], ends)
   redis.call("pexpireat", lock, last)   -- first: it needs no memory
   redis.call("zadd", lock, ends, who)
   return last

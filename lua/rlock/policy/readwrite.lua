@@ -161,6 +161,7 @@ end
 local function fit(keys, mode, size, time, publish, before)
   local lock, index = keys[1], keys[3]
   local others = size - 1 - redis.call("zcard", index)
+  ---@type any
   local last = tonumber(redis.call("zrange", index, -1, -1, "withscores")[2]
     or 0)
   if others ~= 0 then

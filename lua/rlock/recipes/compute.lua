@@ -29,6 +29,7 @@ local naming = require "rlock.naming"
 local compute = {}
 
 local huge, max, min = math.huge, math.max, math.min
+---@diagnostic disable-next-line: access-invisible
 local running, unpack = coroutine.running, table.unpack or unpack
 
 local ATTEMPTS = 2          -- failures until all waiters get the error

@@ -17,6 +17,7 @@ local naming = require "rlock.naming"
 ---@field request? table
 local double_barrier = counter.class "barrier"
 
+---@type function
 local new = double_barrier.new
 
 --- Creates a member, which can enter and leave repeatedly.
@@ -49,6 +50,7 @@ end
 -- entering --------------------------------------------------------------------
 
 ---@class rlock.recipes.double_barrier.Entry: rlock.call
+---@field counter rlock.double_barrier
 ---@field request any
 ---@field id string
 ---@field task rlock.task
@@ -165,6 +167,7 @@ end
 -- leaving ---------------------------------------------------------------------
 
 ---@class rlock.recipes.double_barrier.Exit: rlock.call
+---@field counter rlock.double_barrier
 ---@field request any
 ---@field number any
 ---@field id string

@@ -41,6 +41,7 @@ backend.load, backend.sides = policies.load, policies.sides
 ---@return table # as `load`
 function backend.fenced(loaded, level)
   local of_user = require("rlock.policy.token_key").of_user
+  ---@type any
   local kind = of_user(getmetatable(loaded).__index, level + 1)
   return (policies.load(kind, level))
 end
@@ -156,6 +157,7 @@ end
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   local deadline = self.host.now() + seconds
+  ---@type any, any, any
   local connection, code, detail
   repeat
     connection, code, detail = self.node:connect(deadline)
@@ -270,9 +272,9 @@ local PUBLISHES = {
 
 -- The metatable of a policy's targets, with their methods and common fields.
 local function class_of(self, policy)
+  ---@type any
   local class = self.classes[policy]
   if not class then
-    ---@type any
     class = {}
     for name, method in pairs(Target) do class[name] = method end
     class.server, class.node, class.ops = self, self.node, policy.ops
@@ -280,6 +282,7 @@ local function class_of(self, policy)
     class.channel_of, class.publish = policy.channel, self.options.publish
     class.hands_over = policy.hands_over and self.hands_over
     if class.hands_over then class.publish = "hand over" end
+    ---@cast class any
     class.leaves = policy.ops.leave
       and (class.hands_over or not policy.hands_over)
     class.publishes = PUBLISHES[policy.needs and policy.name or "lock"]
@@ -483,6 +486,7 @@ end
 -- servers of red locks --------------------------------------------------------
 
 -- These are loaded on first use.
+---@type any, any
 local identity, availability
 
 local function identities()
@@ -537,8 +541,8 @@ end
 ---@param locks table for `clash`
 ---@return table?
 function Target:standing(lease, now, locks)
+  ---@type any
   local its = self.node                   -- a cluster has no connection
-  ---@cast its -nil
   if not identity or not its.connection
       or availability and availability.count > 0
       and availability.why_away(its) then

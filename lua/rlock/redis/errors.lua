@@ -158,7 +158,7 @@ local function inside_script(message)
 end
 
 --- Classifies a Redis error message.
----@param message string as Redis sent it, without the leading "-"
+---@param message any as Redis sent it, without the leading "-"
 ---@return table # a row, see above; shared and read-only
 function errors.classify(message)
   if type(message) ~= "string" then
@@ -192,7 +192,7 @@ local function has_any(detail, patterns)
 end
 
 --- Is a login or a permission the reason for this failure?
----@param detail string may have more text around Redis's message
+---@param detail any may have more text around Redis's message
 ---@return boolean
 function errors.is_denied(detail) return has_any(detail, denials) end
 
@@ -203,7 +203,7 @@ local silences = {
 }
 
 --- Has a server not answered? It may be there, and answer later.
----@param detail string
+---@param detail any
 ---@return boolean
 function errors.is_silence(detail)
   return not errors.is_denied(detail) and has_any(detail, silences)
@@ -227,7 +227,7 @@ end
 --- none.
 ---@param command table
 ---@param code string
----@param detail string
+---@param detail any
 ---@return boolean
 function errors.is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
@@ -241,7 +241,7 @@ end
 ---@param options table those of host.connect
 ---@param verb string of the command that failed
 ---@param code string
----@param detail string
+---@param detail any
 ---@return string
 function errors.of_handshake(options, verb, code, detail)
   if detail == "timeout" then
@@ -261,7 +261,7 @@ function errors.of_handshake(options, verb, code, detail)
 end
 
 --- Is this a passing error of a server that is there, such as LOADING or BUSY?
----@param message string as for `classify`
+---@param message any as for `classify`
 ---@return boolean
 function errors.is_passing(message)
   local class = errors.classify(message)

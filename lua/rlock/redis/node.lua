@@ -176,7 +176,7 @@ end
 
 -- Opens a connection, or reuses one that could not be made ready before.
 local function opened(self)
-  ---@type any, any, any
+  ---@diagnostic disable-next-line: unbalanced-assignments
   local connection, code, detail = self.unready
   self.unready = nil
   if connection then return connection end
@@ -187,6 +187,7 @@ local function opened(self)
       { reason = why })
     why_lost = why
     if not connection then return end    -- the opener does not have it yet
+    ---@cast connection any
     connection.why_lost = why
     if self.connection == connection then self:forget(connection) end
     if self.unready == connection then self.unready = nil end

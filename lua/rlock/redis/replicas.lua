@@ -53,7 +53,8 @@ local function count(node, connection)
   local connected = tostring(text):match("connected_slaves:(%d+)")
   if connected then
     node.counted = now
-    node.replicas = max(node.replicas or 0, tonumber(connected))
+    node.replicas = max(node.replicas or 0,
+      tonumber(connected) --[[@as number]])
   elseif not node.replicas then
     return nil, code or "redis", (detail or "ERR no connected_slaves in INFO")
       .. " (INFO replication, for replicas = \"all\" or \"majority\": give a "

@@ -135,7 +135,7 @@ function seal.handshake(options, exchange)
   return identity, code, detail, options.role ~= nil
 end
 
----@param node table
+---@param node? table
 ---@param mode string "kill", or "time": requests carry a deadline
 function seal.new(node, mode)
   return setmetatable({
@@ -243,8 +243,8 @@ end
 --- Kills a connection by its id over another one, then sends a command on it.
 --- An answer shows that a proxy keeps the connection open. Silence shows
 --- nothing: the end of the connection may be lost.
----@return boolean? # whether the kill ended it; nil: unknown
----@return string # why not, if false
+---@return any ... # whether the kill ended it; nil: unknown; and why not, if
+---  false
 local function is_killed(killer, victim)
   local words, ping = kill(victim.identity), { "PING" }
   local reply, code, detail = killer:send(GRACE * 1000, words, #words)

@@ -149,7 +149,7 @@ end
 
 --- Prefixes an error with its address, unless the text begins with it.
 ---@param address string
----@param text string
+---@param text any a text
 ---@return string
 function url.says(address, text)
   if text:sub(1, #address + 2) == address .. ": " then return text end

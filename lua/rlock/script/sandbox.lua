@@ -4,6 +4,7 @@
 
 local set = require("rlock.script.lexer").set
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 local sandbox = {}
@@ -88,7 +89,7 @@ function sandbox.replaced(use, values)
 end
 
 --- What to do instead of using something that Redis lacks.
----@param missing string
+---@param missing any a name
 ---@return string
 function sandbox.advice(missing)
   return instead[missing:match("[^.]*$")] or "is it the name of a local?"

@@ -32,7 +32,7 @@ local of_peek = require "rlock.lock.verdicts".of_peek
 
 ---@class rlock.joint: rlock.handle
 ---@field host rlock.host
----@field members rlock.lock[]
+---@field members any[] locks
 ---@field kind string for metrics
 ---@field first_pause number
 ---@field held any
@@ -293,6 +293,7 @@ local function take_parts(self, hold, wait, lease)
   return ok, code, detail
 end
 
+---@return any ...
 function joint.may_take() return true end
 
 --- Takes one more hold for the calling task, see handle.lua.

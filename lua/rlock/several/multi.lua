@@ -332,6 +332,7 @@ end
 ---@return string? detail
 function multi:is_held()
   for _, member in ipairs(self.members) do
+    ---@cast member rlock.lock
     local is_held, code, detail = member:is_held()
     if not is_held then return is_held, code, detail end
   end

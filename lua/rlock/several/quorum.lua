@@ -203,6 +203,7 @@ function quorum:pause(try, code, detail)
   return true, code == "busy" and "timeout" or code, detail
 end
 
+---@return any ...
 function quorum:may_take(hold)
   local holds = self.held[hold.task]
   local outer = holds and holds[#holds]

@@ -8,6 +8,7 @@ local part = require "rlock.several.part"
 local verdicts = require "rlock.lock.verdicts"
 
 ---@class rlock.several.round
+---@field [integer] any
 ---@field red any
 ---@field hold any
 ---@field owner any

@@ -29,7 +29,7 @@ end
 --- Decodes a part of an address.
 ---@param result table gets the part, unless it is empty
 ---@param field string its name there, and in errors
----@param text string
+---@param text any a text
 ---@return any ... # true, or nil and the error
 function authority.set(result, field, text)
   local decoded, fault = decode(text)
@@ -39,7 +39,7 @@ function authority.set(result, field, text)
 end
 
 --- Splits what follows the scheme.
----@param text string
+---@param text any a text
 ---@return string? # login
 ---@return string? # hosts
 ---@return string? # path
@@ -69,7 +69,7 @@ local function port_of(text)
 end
 
 --- Reads a host and its port.
----@param text string
+---@param text any a text
 ---@param port integer the default
 ---@return any ... # a table with `host` and `port`, or nil and the error
 function authority.host(text, port)

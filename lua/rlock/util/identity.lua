@@ -29,7 +29,8 @@ end
 ---@return string
 function identity.uuid(host)
   local text = identity.hex(host.random(16))
-  local variant = ("%x"):format(8 + tonumber(text:sub(17, 17), 16) % 4)
+  local variant = ("%x"):format(8
+    + tonumber(text:sub(17, 17), 16) --[[@as integer]] % 4)
   return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-4" .. text:sub(14, 16)
     .. "-" .. variant .. text:sub(18, 20) .. "-" .. text:sub(21)
 end
@@ -84,7 +85,7 @@ end
 --- Converts hex digits to bytes.
 function identity.bytes(digits)
   return (digits:gsub("..", function(pair)
-    return string.char(tonumber(pair, 16))
+    return string.char(tonumber(pair, 16) --[[@as integer]])
   end))
 end
 

@@ -12,7 +12,9 @@ local metrics = {}
 --- Upper bounds of the buckets, in seconds.
 local function bounds(text)
   local list = {}
-  for ms in text:gmatch("%S+") do list[#list + 1] = tonumber(ms) / 1000 end
+  for ms in text:gmatch("%S+") do
+    list[#list + 1] = tonumber(ms) --[[@as number]] / 1000
+  end
   list[#list + 1] = math.huge
   return list
 end

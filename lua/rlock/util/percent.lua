@@ -3,7 +3,7 @@
 local percent = {}
 
 --- Encodes the bytes that match a pattern, which must include "%".
----@param text string
+---@param text any a text
 ---@param pattern string of Lua, for one byte
 ---@return string
 function percent.encode(text, pattern)
@@ -13,11 +13,11 @@ function percent.encode(text, pattern)
 end
 
 --- Decodes every %XX; other text is kept.
----@param text string
+---@param text any a text
 ---@return string
 function percent.decode(text)
   return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
+    return string.char(tonumber(hex, 16) --[[@as integer]])
   end))
 end
 

@@ -9,6 +9,7 @@
 local singleflight = {}
 singleflight.__index = singleflight
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 ---@param host table

@@ -408,6 +408,7 @@ function run.enter(self, deadline, now, _, _, n, more)
     entry, code, detail = make(self, deadline, now, id, ms)
     if entry == nil then return nil, code, detail, true end
     if not entry then return { "busy", UNKNOWN, 0 } end
+    ---@cast entry any
     self.node, self.created = entry.place.node, entry.place.created
   end
   local reply, code, detail, is_unsure =

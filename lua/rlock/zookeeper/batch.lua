@@ -2,6 +2,7 @@
 --- sync of the session that all holds share. Releases are sent concurrently.
 
 ---@class rlock.zookeeper.batch
+---@field [integer] any
 ---@field server table
 ---@field sender any
 ---@field name string

@@ -12,6 +12,7 @@ function channels.new()
 end
 
 --- Called with an event and a channel, as in redis/channels.lua.
+---@overload fun(event: string, channel: any)
 function channels.notify() end
 
 --- Adds a channel; see the back end contract.

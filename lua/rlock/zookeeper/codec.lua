@@ -37,8 +37,10 @@ local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 -- writing ---------------------------------------------------------------------
 
 --- A signed integer of 32 bits.
+---@param n any a whole number
 local function int(n)
   n = n % 4294967296
+  ---@cast n integer
   return char(floor(n / 16777216), floor(n / 65536) % 256,
     floor(n / 256) % 256, n % 256)
 end
@@ -62,7 +64,7 @@ function codec.hello(session)
 end
 
 --- A request.
----@param xid integer
+---@param xid number
 ---@param op integer one of codec.ops
 ---@param body? string default: ""
 function codec.request(xid, op, body)
@@ -166,11 +168,13 @@ end
 function Reader:text()
   local length = self:int()
   if length == -1 then return nil end
+  ---@type any
   local at = length >= 0 and take(self, length)
   if not at then
     self.is_bad = true
     return ""
   end
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.bytes, at, at + length - 1)
 end
 

@@ -88,6 +88,7 @@ end
 
 function Call:try(deadline)
   if is_waiting(self) then return "busy", UNKNOWN end
+  ---@type any
   local target = self.record.target
   local is_first, code, detail = target:check_kind(deadline)
   if is_first then
@@ -217,7 +218,7 @@ local function release(self, n)
 end
 
 --- Releases permits of this client.
----@param n? integer default: 1
+---@param n? any a whole number; default: 1
 ---@return boolean? # true
 ---@return rlock.failure? code # "not_held": this client has fewer; "lost": the
 ---  node of one was deleted; or why the request failed: then it is retried
@@ -253,7 +254,7 @@ local function set(self, n)
 end
 
 --- Sets the number of permits, unless it is set already.
----@param n integer
+---@param n any a whole number;
 ---@return boolean? # true
 ---@return rlock.failure? code # "refused"
 ---@return string? detail # it is set already; detail
@@ -270,7 +271,7 @@ local function add(self, n)
 end
 
 --- Adds permits, or removes some. Permits that are taken stay valid.
----@param n integer may be negative
+---@param n any a whole number; may be negative
 ---@return boolean? # true
 ---@return rlock.failure? code
 ---@return string? detail # after "timeout" or "closed" it may have been done

@@ -18,6 +18,7 @@ local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
 
 ---@class rlock.zookeeper.target
+---@field check_kind function
 ---@field path any
 ---@field policy table of kinds.lua
 ---@field server table
@@ -416,6 +417,7 @@ function run.break_(self, deadline, _, token)
 end
 
 --- Runs an operation, see the back end contract.
+---@return any ...
 function target:run(name, deadline, now, a, b, c, more)
   return run[name](self, deadline, now, a, b, c, more)
 end

@@ -23,7 +23,8 @@ end
 --- while Lua runs.)
 function clock.now()
   gettime(id, time)
-  return tonumber(time[0]) --[[@as number]] + tonumber(time[1]) / 1e9
+  return tonumber(time[0]) --[[@as number]]
+    + tonumber(time[1]) --[[@as number]] / 1e9
 end
 
 --- n bytes from the system's generator.

@@ -38,6 +38,7 @@ function Duplex:receiveany(size)
     if self.is_closed then return nil, CLOSED end
     if why ~= "timeout" then return nil, why end
     quiet = quiet + 1
+    ---@cast self any
     why = self:quiet(quiet)
     if why then return nil, why end
   end

@@ -37,6 +37,7 @@ local function take(self, n)
   end
   local at = self.at
   self.at = at + n
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.buffer, at, at + n - 1)
 end
 

@@ -211,6 +211,7 @@ local function take_slot(self, ms)
     self.worker.busy[slot] = tasks.current()
   end
   local code, detail
+  ---@cast slot any
   slot.socket, code, detail = open(self, slot, ms)
   if slot.socket then return slot end
   if timer then timer.sending[slot] = nil end
@@ -223,6 +224,7 @@ end
 
 -- Kills lost connections, over a new connection. Runs in the worker timer.
 local function kill_pending(self, ms)
+  ---@type any
   local slot = {}
   local taken, code, detail = socket.get(self.options, ms, slot)
   if not taken then return nil, code, detail end

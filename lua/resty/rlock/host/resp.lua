@@ -54,7 +54,7 @@ end
 ---@field source any
 ---@field goes_on any
 ---@field buffer string
----@field at integer
+---@field at any a position
 local Reader = {}
 Reader.__index = Reader
 
@@ -97,6 +97,7 @@ local TOO_LONG = "protocol error: the server announced a reply that is too long"
 local function line(self)
   local stop = find(self.buffer, "\r\n", self.at, true)
   while not stop do
+    ---@type any
     local from = #self.buffer - self.at     -- the last byte may be a \r
     if from > LONGEST.line then return nil, TOO_LONG end
     local ok, why = more(self)
@@ -126,7 +127,9 @@ local function bulk(self, n)
   end
   local at = self.at
   self.at = at + n + 2
+  ---@diagnostic disable-next-line: param-type-mismatch
   if sub(self.buffer, at + n, at + n + 1) ~= "\r\n" then return nil, GARBLED end
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.buffer, at, at + n - 1)
 end
 

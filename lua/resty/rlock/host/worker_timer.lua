@@ -43,6 +43,7 @@ function worker_timer.rest() end
 --- Called in each patrol, which has a timer even if nginx refuses all others.
 function worker_timer.on_patrol() end
 
+---@type any
 local present            -- the timer that takes new jobs
 local asked              -- when the timer was created that has not started yet
 local jobs, first, last = {}, 1, 0       -- the queue of all timers

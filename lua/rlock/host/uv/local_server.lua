@@ -145,6 +145,7 @@ local function last_words(path)
   ---@type any
   local last = "its log is empty"
   for line in file:lines() do
+    ---@cast line string
     if line:find("%S") then last = line end
   end
   file:close()

@@ -16,7 +16,7 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 local signalled_at
 local interceptor           -- is called at SIGINT, instead
----@type function
+---@type function?
 local take
 
 --- From now on, passes HUP, INT and TERM to `fn`, and interrupts no loop.
@@ -62,6 +62,7 @@ end
 local function raise(unwind)
   local _, catcher = depths(2)
   if catcher > 0 then
+    ---@diagnostic disable-next-line: param-type-mismatch
     debug.sethook(function()
       local depth, next_one = depths(2)
       if depth > catcher then return end

@@ -8,6 +8,7 @@ local unwind = require "rlock.host.uv.unwind"
 local tasks = {}
 
 local xpcall = xpcall               -- the plain one: a program may wrap it
+---@type function, function
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, core.resume
@@ -26,7 +27,7 @@ local NOBODY = { fn = function() end }     -- at the first ids in `free_ids`
 --- Runnable tasks: ready[first..last], each with the three values that its
 --- yield returns.
 local ready, first, last = {}, 1, 0
----@type rlock.task
+---@type any
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
 ---@type any

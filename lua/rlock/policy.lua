@@ -9,7 +9,7 @@
 --- The contract of a policy: README.md in the folder policy/.
 ---@class rlock.policy
 ---@field name string
----@field keys fun(name: string): string[] 1 to 8 keys, the lock's first
+---@field keys fun(name: string): table a list of 1 to 8 keys, the lock's first
 ---@field server rlock.operations
 ---@field channel? fun(keys: string[], owner?: string): string to which waiters
 --- subscribe; without it they poll
@@ -18,7 +18,7 @@
 ---@field poll? number seconds after which a waiter retries without a message
 ---@field poll_shared? number internal
 ---@field reenter? boolean false: a second entry of the owner is refused
----@field extra? fun(request: rlock.request): (string | number)[]? further
+---@field extra? fun(request: rlock.request): table? a list of further
 --- arguments of `acquire`
 ---@field title? string # in `rlockctl status`
 ---@field exclusive? boolean it is mutual exclusion

@@ -100,7 +100,7 @@ function factories:barrier(name) end
 
 --- `n` members enter and leave together.
 ---@param name string
----@param n integer from 1 to 1000; the same for all members
+---@param n number from 1 to 1000; the same for all members
 ---@return rlock.double_barrier
 function factories:double_barrier(name, n) end
 
@@ -128,7 +128,7 @@ local asked = {}
 
 --- Registers a callback for release requests, which decides whether to unlock.
 --- Requests that arrive while it runs are ignored.
----@param fn fun(lock: self, reason: string) called as a task
+---@param fn fun(lock: any, reason: string) called as a task
 ---@return true? # requests arrive from the next round trip on
 ---@return rlock.code? code "not_held" or "lost"
 ---@return string? detail

@@ -6,7 +6,8 @@ local option_parser = require "rlockctl.cli.option_parser"
 local cli = {}
 
 local UNREACHABLE, USAGE, DENIED = 202, 206, 208
-local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
+local FOLDER = debug.getinfo(1, "S") --[[@as table]]
+  .source:match("^(.*)/cli%.lua$")
 
 --- The commands and their modules in cli/.
 cli.commands = {
@@ -58,6 +59,7 @@ end
 
 -- options --------------------------------------------------------------------
 
+---@type any
 local named                  -- `path`: the user's search path for modules
 local metrics_target         -- the value of --metrics
 
@@ -69,7 +71,6 @@ local function search_first(paths)
       path = ("%s/?.lua;%s/?/init.lua"):format(path, path)
     end
     package.path = path .. ";" .. package.path
-    ---@cast named -nil
     named.path = path .. ";" .. named.path
   end
 end
@@ -154,6 +155,7 @@ function cli.run(fn, ...)
     finish, why = require("rlockctl.cli.reports").publish(metrics_target)
     if not finish then return cli.fault("refused", "--metrics: " .. why) end
   end
+  ---@type any, any, any
   local ok, status, message = require("rlock").main(fn, ...)
   if finish then finish() end
   if message then cli.complain(shutdown.explained(message)) end
@@ -173,6 +175,7 @@ local function run_command(name, words, first, chosen)
   if chosen.help then
     command, operands = require "rlockctl.cli.help", { name }
   end
+  ---@type any, any, any
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
   local result
@@ -196,6 +199,7 @@ function cli.main(arguments, embedded_text, user_named)
   collectgarbage("setpause", 132)
   collectgarbage("step", -1024)         -- the first MB is not worth a cycle
   local chosen = {}
+  ---@type any, any
   local first, problem = option_parser.read(arguments, 1, leading, chosen)
   if not first then return cli.fault("usage", problem) end
   offer_sources(embedded_text)
@@ -210,6 +214,7 @@ function cli.main(arguments, embedded_text, user_named)
     io.stderr:write(require("rlockctl.cli.help").general)
     return USAGE
   end
+  ---@type any, any, any
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
   return require("rlockctl.cli.program").run(cli, arguments, first, chosen.code)

@@ -10,7 +10,7 @@ bank.LONGEST = 5         -- seconds that a charge may take
 --- Charges an order. A real bank takes the order number as an idempotency key,
 --- so that a retry after a lost reply does not charge twice.
 ---@return string? # receipt
----@return rlock.failure? code # why not
+---@return string? # why not
 function bank.charge(order, amount, failures)
   ngx.sleep(0.2)
   local attempt = assert(locks:call("INCR", "bank:attempts:" .. order))

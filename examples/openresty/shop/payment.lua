@@ -27,7 +27,7 @@ local function charge_once(lock, order, amount, failures)
 end
 
 ---@return any # the receipt
----@return rlock.failure? code
+---@return rlock.code | "bank" | nil code
 ---@return string? detail # a retry is safe
 function payment.pay(order, amount, failures)
   return locks:lock("payment:" .. order):with({ wait = 10 }, charge_once,

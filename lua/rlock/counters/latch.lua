@@ -17,7 +17,7 @@ local function was_set(reply)
 end
 
 --- Sets the count, unless there is one.
----@param n integer
+---@param n number a whole one
 ---@return true?
 ---@return rlock.code? code "refused": there is one
 ---@return string? detail

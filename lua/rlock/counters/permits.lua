@@ -272,7 +272,7 @@ end
 
 --- Sets the total number of permits, including those in use. If more than n are
 --- in use they stay valid, and none is granted until enough are released.
----@param n integer
+---@param n number a whole one
 ---@return true?
 ---@return rlock.code? code
 ---@return string? detail

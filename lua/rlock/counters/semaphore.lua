@@ -79,7 +79,7 @@ end
 --- Acquires permits, all or none, and waits for them if necessary. It waits
 --- forever if the number of permits was never set. A waiter for many permits
 --- does not block waiters for fewer.
----@param n? integer default: 1
+---@param n? number default: 1
 ---@param options? rlock.wait_options
 ---@return true?
 ---@return rlock.code? code "timeout", "connect", "closed", "redis"
@@ -93,7 +93,7 @@ function semaphore:acquire(n, options)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
----@param n? integer default: 1
+---@param n? number default: 1
 ---@param options? rlock.wait_options
 ---@return true?
 ---@return rlock.code? code
@@ -108,7 +108,7 @@ end
 
 --- Releases permits and wakes waiters. If no reply arrives in time, the request
 --- is retried in the background: do not repeat the call.
----@param n? integer default: 1
+---@param n? number default: 1
 ---@return true?
 ---@return rlock.code? code
 ---@return string? detail
@@ -120,7 +120,7 @@ end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
 --- available ones may be negative until enough are released.
----@param n integer may be negative
+---@param n number may be negative
 ---@return true?
 ---@return rlock.code? code
 ---@return string? detail
@@ -139,7 +139,7 @@ local check_ttl = check.table({ ttl = check.lease },
   "a table such as { ttl = 60 }")
 
 --- Sets the number of permits, unless it is set already.
----@param n integer
+---@param n number a whole one
 ---@param options? { ttl?: number, [string]: nil } seconds after which the
 ---  semaphore expires
 ---@return true?

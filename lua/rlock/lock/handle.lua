@@ -167,7 +167,7 @@ end
 --- Holds the lock while a function runs; releases it even if fn raises.
 ---@generic T
 ---@param options? rlock.lock_options
----@param fn fun(lock: self, ...): T...
+---@param fn fun(lock: rlock.lock, ...): T...
 ---@param ... any further arguments of fn
 ---@return T... # what fn returned; or nil, code, detail: the lock was not taken
 ---  and fn did not run, or the lock was "lost" before fn returned, or as for
@@ -240,7 +240,7 @@ function handle:set(path, value, version)
 end
 
 --- Calls fn if this task's hold is lost: expired, broken, not renewed in time.
----@param fn fun(lock: self, reason: string) called once, as a task
+---@param fn fun(lock: rlock.lock, reason: string) called once, as a task
 ---@return true?
 ---@return rlock.code? code "not_held"
 ---@return string? detail

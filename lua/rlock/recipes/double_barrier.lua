@@ -23,7 +23,7 @@ local new = double_barrier.new
 --- Creates a member, which can enter and leave repeatedly.
 ---@param client rlock.client
 ---@param name string
----@param n integer the number of members, from 1 to 1000; the same for all of
+---@param n number the number of members, from 1 to 1000; the same for all of
 ---  them
 ---@return rlock.double_barrier
 function double_barrier.new(client, name, n)

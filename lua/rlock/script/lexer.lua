@@ -65,12 +65,13 @@ local function quoted(text, from)
 end
 
 local function number(text, from)
+  ---@type any, any
   local _, to = text:find("^0[xX][%x.]*", from)
   if to then
     local _, exponent = text:find("^[pP][+-]?%d+", to + 1)
     to = exponent or to
   else
-    _, to = text:find("^[%d.]+", from)
+    _, to = text:find("^[%d.]+", from) ---@cast to any
     local _, exponent = text:find("^[eE][+-]?%d+", to + 1)
     to = exponent or to
   end

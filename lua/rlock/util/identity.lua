@@ -45,7 +45,7 @@ function identity.encode(who)
 end
 
 --- Parses such a name. It is untrusted: any client may set any name.
----@param text string
+---@param text any a text
 ---@return table? # as `encode` takes it; host, program and name may be nil
 function identity.decode(text)
   local who, rest = {}, text:match("^(.*),renews$")

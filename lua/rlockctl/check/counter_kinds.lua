@@ -21,6 +21,7 @@ local function text(n) return ("%d"):format(n) end
 local function slotted(model, client, request)
   local keys = model.keys
   local slot = ("%s:%s:1"):format(keys[3], client.name)
+  ---@type any
   local words = { text(request.number), MEMORY, text(request.n), "publish" }
   if request.undone then words[5] = text(request.undone) end
   return { keys[1], keys[2], slot,

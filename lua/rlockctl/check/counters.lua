@@ -61,7 +61,7 @@ end
 
 -- states ----------------------------------------------------------------------
 
----@class rlockctl.check.counters
+---@class rlockctl.check.counters.State
 ---@field server table
 ---@field clients table
 ---@field ticks any

@@ -192,7 +192,7 @@ function delays.check_peek(lock, state)
       listed, result = peeked(lock, state.server:probe(last - state.server.now),
         side)
       if listed ~= "" then
-        ---@cast result -nil
+        ---@cast result any
         return ("kept too long: peek lists the holder %s after the end of all "
           .. "leases"):format(listed), result.op
       end

@@ -99,6 +99,7 @@ function explore.run(model, progress)
   }
   local result = search.result
   while search.next[1] do
+    ---@type any[]
     local frontier = search.next
     search.next = {}
     for i, node in ipairs(frontier) do

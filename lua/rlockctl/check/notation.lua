@@ -214,9 +214,7 @@ end
 --- A"; nil if there is no such client.
 ---@param state table
 ---@param text string
----@return table # words
----@return integer # the client's index
----@return table # the client
+---@return any ... # words, the client's index, the client
 function notation.of_client(state, text)
   local parts = {}
   for word in text:gmatch("%S+") do parts[#parts + 1] = word end

@@ -143,7 +143,7 @@ end
 
 -- A server outside the exploration, for probes: cheaper than a snapshot, which
 -- is compared with all others.
----@class rlockctl.check.snapshot
+---@class rlockctl.check.snapshot.Probe
 ---@field server table
 ---@field now number
 local probe = {}

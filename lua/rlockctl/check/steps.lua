@@ -40,6 +40,7 @@ function steps.arguments(lock, name, step)
     return { name, lock.publish, lock.hands_over and name or nil }
   end
   if step.op == "refresh" then return { "publish", name } end
+  ---@type any[]
   local words = { name, ("%d"):format(step.lease), ("%d"):format(step.want) }
   if step.op == "release" then words[4] = lock.publish end
   if step.op == "acquire" then
@@ -529,6 +530,7 @@ local function take_shared(lock, state, step)
     state.last_due = math.max(state.last_due, known.due)
     return known.result, known.fault
   end
+  ---@type any, any
   local result, fault = doing[step.what](lock, state, step)
   if not result or result.verdict ~= "held" or not result.value then
     before.taken[step] = {

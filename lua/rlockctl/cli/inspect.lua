@@ -64,6 +64,7 @@ local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
   .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
 local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
 
+---@type any
 local composed                          -- the script, the same for all names
 
 --- The functions of recognise.lua in one script, for one round trip.
@@ -385,6 +386,7 @@ function inspect.free(client, state, name, which, owner)
     if freed or why ~= "lost" then return freed, why, text end
     return nil, code, detail
   end
+  ---@diagnostic disable-next-line: param-type-mismatch
   local locks = inspect.locks(client, state, name, which)
   for _, lock in ipairs(held_by(locks, state, owner)) do
     local word, why, text = release_of(lock, owner)

@@ -3,6 +3,7 @@
 
 local sorted = require "rlock.util.sorted"
 
+---@type function
 local json
 
 local function quote(text)
@@ -16,7 +17,6 @@ end
 
 local function array(value)
   local parts = {}
-  ---@cast json -nil
   for i, item in ipairs(value) do parts[i] = json(item) end
   return "[" .. table.concat(parts, ",") .. "]"
 end
@@ -24,7 +24,6 @@ end
 local function object(value)
   local parts = {}
   for i, key in ipairs(sorted(value)) do
-    ---@cast json -nil
     parts[i] = quote(key) .. ":" .. json(value[key])
   end
   return "{" .. table.concat(parts, ",") .. "}"

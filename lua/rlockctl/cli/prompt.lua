@@ -45,6 +45,7 @@ end
 -- lines from a terminal -------------------------------------------------------
 
 ---@class rlockctl.cli.prompt.Terminal
+---@field input any
 ---@field editor any
 ---@field over any
 ---@field history any
@@ -209,6 +210,7 @@ local function prepare(lines)
   _G.rlock = rlock
   rlock.spawn = new_spawn(lines, rlock.spawn)
   print = new_print(lines)                               -- luacheck: ignore
+  ---@diagnostic disable-next-line: duplicate-set-field
   function host.write_log(text) lines:write(text) end
 end
 
@@ -223,7 +225,7 @@ end
 --- Reads and runs chunks until the input ends.
 ---@param cli table
 ---@param operands table none is allowed
----@return integer # exit status
+---@return integer? # exit status
 function prompt.run(cli, operands)
   if operands[1] then
     return cli.fault("usage", "-i: takes no program, but got " .. operands[1])

@@ -145,6 +145,7 @@ local function keys_of(call, name)
   local server, cursor = redis.new(), "0"
   server.now = 0
   repeat
+    ---@type any
     local page
     page, cursor = scan(call, cursor, "*" .. name .. "*")
     for _, key in ipairs(page) do
@@ -202,6 +203,7 @@ end
 
 local function begin(self)
   local model, call = self.model, self.call
+  ---@diagnostic disable-next-line: param-type-mismatch
   model.empty = snapshot.empty(model:is_timed(), now_of(call))
   self.state = model:start()
   local problem = self.state.first and send(call, self.state.first)
@@ -219,7 +221,7 @@ end
 ---@param model table with a lock name that is unique on the server
 ---@param url string
 ---@return table? # with `step`, as below, `state`, and `close()`
----@return rlock.failure? code # why
+---@return string? # why not
 function real_server.open(model, url)
   local client, _, detail = require("rlock").open(url)
   if not client then return nil, detail end

@@ -6,6 +6,7 @@ local min = math.min
 
 -- The number of letters to change, add or remove (Levenshtein).
 local function distance(a, b)
+  ---@type table<integer, any>
   local row = {}
   for j = 0, #b do row[j] = j end
   for i = 1, #a do

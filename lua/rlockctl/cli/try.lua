@@ -30,6 +30,7 @@ options --option, --clients, --ops, --ticks, --tick, --leases, --faults and
                   there, the lock has a unique name
 ]]
 
+---@type table<string, any>
 try.options = { ["--on"] = { "on", "URL" } }
 for name, option in pairs(bounded.options) do try.options[name] = option end
 

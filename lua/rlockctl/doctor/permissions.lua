@@ -274,6 +274,7 @@ end
 
 -- The command that permits what is missing.
 local function grant_of(client, state)
+  ---@type string[]
   local words = { "redis-cli acl setuser", quoted(user_of(client)) }
   for _, entry in ipairs(state.missing or {}) do
     words[#words + 1] =

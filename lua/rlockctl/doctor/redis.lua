@@ -27,6 +27,7 @@ local PARAMETERS = { "appendfsync", "save", "stop-writes-on-bgsave-error",
 
 -- A client of one server of a system.
 local function client_of(client, at)
+  ---@type any
   local options = {}
   for name, value in pairs(client.session.options) do options[name] = value end
   options.sentinels, options.seeds, options.lazy = nil, nil, true
@@ -97,13 +98,15 @@ local function clock_of(client)
     local began = now_of(client)
     local reply, _, detail = send(client, { "TIME" })
     local took = now_of(client) - began
+    ---@type any, any
     local s, us = table.unpack(type(reply) == "table" and reply or {})
     if not tonumber(s) or not tonumber(us) then
       return common.refusal("TIME", tostring(detail or "malformed"))
     end
     if not best or took < best.error * 2 then
       best = { error = took / 2,
-        ahead = tonumber(s) + tonumber(us) / 1e6 - began - took / 2 }
+        ahead = tonumber(s) --[[@as number]]
+          + tonumber(us) --[[@as number]] / 1e6 - began - took / 2 }
     end
   end
   return best
@@ -158,6 +161,7 @@ end
 ---@return rlock.failure? code
 ---@return string? detail
 local function facts_of(audit, client, at)
+  ---@type any
   local f = report.facts { lease = audit.lease, place = audit.place,
     is_local = client.session.options.is_local,
     cli = cli_of(client.session.options, at) }
@@ -166,10 +170,10 @@ local function facts_of(audit, client, at)
   f.server_clock = clock_of(client)
   f.CLOCK = compared(f.server_clock, now_of(client))
   f.SCRIPTS = scripts_of(client)
+  ---@type any
   local victim = client_of(client, at)
   f.PERMISSIONS, code, detail = permissions.inspect(client, victim,
     audit.place == "cluster", audit.name, audit.policy)
-  ---@cast victim -nil
   victim:close()
   if code == "usage" then return nil, code, detail end
   f.PERMISSIONS = f.PERMISSIONS or tostring(detail)
@@ -271,6 +275,7 @@ end
 
 -- the servers of a system -----------------------------------------------------
 
+---@type table<string, function>
 local find = {}
 
 local function places_of(audit)

@@ -475,11 +475,10 @@ local function extremes(facts)
 end
 
 function rules.clocks(audit)
+  ---@type any, any
   local first, last = extremes(audit.facts)
   if not first or not audit.facts[2] then return end
-  ---@cast last -nil
   local apart = last.ahead - first.ahead
-  ---@cast last -nil
   local certain = apart - first.error - last.error
   local what = "the clocks differ by " .. seconds(apart)
   if certain < audit.lease / 10 then return "ok", what end

@@ -47,13 +47,14 @@ function report.facts(its) return setmetatable(its, Facts) end
 ---@param name string
 ---@return string?
 function Facts:find(source, name)
+  ---@type any
   local its = self[source]
   if type(its) ~= "table" then unknown(its or source .. " is unknown") end
   return its[name]
 end
 
 --- A fact; without it, the finding of the rule is "unknown".
----@return string
+---@return any
 function Facts:of(source, name)
   return self:find(source, name)
     or unknown(("%s has no %s"):format(source, name))

@@ -134,6 +134,7 @@ local function in_one_line(text)
   return (text:match("^[^\0]*"):gsub("[\r\n]", " "))
 end
 
+---@type function
 local replied
 
 local function list_of(list)
@@ -141,7 +142,6 @@ local function list_of(list)
   while true do
     local item = list[i]
     if item == nil then return result end
-    ---@cast replied -nil
     result[i], i = type(item) == "string" and item or replied(item), i + 1
   end
 end
@@ -174,7 +174,9 @@ function replied(value)
   local kind = type(value)
   if kind == "table" then return table_of(value) end
   if kind == "string" then return value end
-  if kind == "number" then return values.long(value) + 0.0 end
+  if kind == "number" then
+    return values.long(value) --[[@as integer]] + 0.0
+  end
   return value == true and 1.0
 end
 

@@ -15,6 +15,7 @@ local sim = {}
 local EPOCH = 1700000000  -- the wall clock at time 0
 
 local create, resume = coroutine.create, coroutine.resume
+---@type function, function
 local running, yield = coroutine.running, coroutine.yield
 local insert, remove, unpack = table.insert, table.remove, table.unpack
 
@@ -46,9 +47,10 @@ end
 -- the universe ----------------------------------------------------------------
 
 ---@class rlockctl.model.host.Universe
+---@field [integer] table
 ---@field seed any
 ---@field now number
----@field n number
+---@field n integer
 ---@field ready table
 ---@field last number
 ---@field serial number
@@ -142,6 +144,7 @@ end
 function Universe:run(deadline)
   run_ready(self)
   local n = self.n
+  ---@type any
   local item = self[n]
   while item and item.deadline <= deadline do
     local now, due, host = self.now, item.deadline, item.host
@@ -164,7 +167,7 @@ end
 -- tasks -----------------------------------------------------------------------
 
 ---@class rlockctl.model.host.Task
----@field host rlock.host
+---@field host any
 ---@field serial any
 ---@field co any
 ---@field over any
@@ -260,6 +263,7 @@ end
 
 --- As the event of host/uv.lua.
 function Event:pause(seconds)
+  ---@type any
   local host = self.host
   local task = host.current()
   if task.unwinding then

@@ -346,6 +346,7 @@ local helpers = { concat, modulo, length, method, index, bound, first, by,
   arg }
 
 -- Arithmetic of texts: these are the metamethods of strings during a run.
+---@type table<string, any>
 local texts = { __index = string }
 
 local function numbers_only(a, b)

@@ -49,7 +49,9 @@ local takes = { acquire = true, set = true, drain = true }
 local function line_of(server, op, keys, words)
   local last, full = nil, server:fork()
   full.is_full = true
+  ---@diagnostic disable-next-line: param-type-mismatch
   debug.sethook(function(_, line)
+    ---@diagnostic disable-next-line: need-check-nil
     if debug.getinfo(2, "S").source == "@user_script" then last = line end
   end, "l")
   full:eval(op.text, keys, words)

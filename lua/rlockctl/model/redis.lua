@@ -179,6 +179,7 @@ end
 ---  wrong
 ---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
+  ---@type any
   local command = commands[words[1]] or commands[words[1]:lower()]
   if not command and is_known(words[1]:lower()) then
     values.lacks("command " .. words[1]:upper())
@@ -208,11 +209,8 @@ function redis:call(words)
   return reply
 end
 
---- Runs a script.
----@param text string
----@param keys table
----@param args table strings and numbers
----@return any # the reply; { err = } if the script failed
+--- Runs a script. The reply is { err = } if it failed.
+---@type fun(text: string, keys: table, args: table): any
 redis.eval = eval.eval
 
 --- As `eval`, of strings only: the tables become KEYS and ARGV.

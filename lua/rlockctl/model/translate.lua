@@ -13,7 +13,7 @@ local lacks = values.lacks
 ---@field at number
 ---@field token any
 ---@field out table
----@field line number
+---@field line integer
 ---@field last_line number
 local Parser = {}
 Parser.__index = Parser
@@ -57,6 +57,7 @@ end
 function Parser:put(text)
   local out, line = self.out, self.token.line
   if line > self.line then
+    ---@diagnostic disable-next-line: param-type-mismatch
     text = ("\n"):rep(line - self.line) .. text
     self.line = line
   end
@@ -400,7 +401,9 @@ function Parser:bound()
   return text, from, #self.out
 end
 
-local function is_whole(text) return text and tonumber(text) % 1 == 0 end
+local function is_whole(text)
+  return text and tonumber(text) --[[@as number]] % 1 == 0
+end
 
 function Parser:numbers()
   local init, from, to = self:bound()
@@ -478,7 +481,7 @@ end
 ---@param text string a Lua 5.1 chunk
 ---@return string? # for `load`; the chunk takes the helpers as arguments, and
 ---  returns the script as a function
----@return rlock.failure? code # the syntax error
+---@return string? # the syntax error
 return function(text)
   local tokens, newer = lexer.tokens(normal(text))
   local self = setmetatable({

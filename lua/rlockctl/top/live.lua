@@ -31,6 +31,7 @@ local KEYS = "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  "
   .. "b break"
 
 ---@class rlockctl.top.live.Table
+---@field columns integer
 ---@field sampler any
 ---@field screen any
 ---@field view any
@@ -76,8 +77,10 @@ local function put_cells(self, row, cell_of, attribute)
   local column = 0
   put(self, row, "", attribute)
   for _, one in ipairs(lock_table.columns(self.columns, self.view.sort)) do
+    ---@type any
     local cell = cell_of(one)
     if one.right then
+      ---@diagnostic disable-next-line: param-type-mismatch
       cell = (" "):rep(one.width - (utf8.len(cell) or 0)) .. cell
     end
     self.screen:put(row, column, one.width, cell, attribute)
@@ -333,6 +336,7 @@ local function listen(self)
   host.on_signal("CONT", flag "is_resized")
   host.on_signal("TSTP", flag "is_stopped")
   host.on_signal("QUIT", function() host.exit(131) end)
+  ---@diagnostic disable-next-line: duplicate-set-field
   function host.write_log(line)
     self.message = text.bare((line:gsub("%s+$", "")))
     self.changed:set()

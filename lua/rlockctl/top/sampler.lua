@@ -25,7 +25,7 @@ local KEEP = 10              -- seconds for which a free lock is shown
 ---@field absent table
 ---@field index number
 ---@field scan_at number
----@field now number
+---@field now function
 local Sampler = {}
 Sampler.__index = Sampler
 

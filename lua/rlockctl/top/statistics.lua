@@ -151,15 +151,17 @@ end
 ---@param self table
 ---@param which string "holds" or "waits"
 ---@param q number from 0 to 1
----@return number? # seconds, to 5%; nil: there was none
+---@return any # seconds, to 5%; nil: there was none
 function statistics.quantile(self, which, q)
   local numbers, total, now = {}, 0, self.sampled
+  ---@type any
   local all = which == "holds" and with(self.holds, self.holders, nil, now)
     or which == "waits" and with(self.waits, self.waiters, self.crowd, now)
   for i, n in pairs(all) do
     numbers[#numbers + 1], total = i, total + n
   end
   table.sort(numbers)
+  ---@type number
   local left = math.max(math.ceil(q * total), 1)
   for _, i in ipairs(numbers) do
     left = left - all[i]

@@ -75,6 +75,7 @@ end
 
 -- waiting ---------------------------------------------------------------------
 
+---@type any
 local waiting                           -- loaded by `waiter` only
 
 ---@class rlockctl.cli.stores.redis.Waiter

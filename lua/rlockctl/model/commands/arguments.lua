@@ -51,6 +51,8 @@ end
 
 --- First and last index (from 1) of a range in a list of n; first > last if it
 --- is empty.
+---@return any
+---@return any
 function arguments.range(first, last, n)
   if first < 0 then first = math.max(first + n, 0) end
   if last < 0 then last = last + n end
@@ -126,17 +128,22 @@ local function digits_of(number)
   for n = 0, 16 do
     local text = ("%." .. n .. "e"):format(number)
     if tonumber(text) == number then
+      ---@type any, any, any
       local whole, rest, exponent = text:match("^(%d)%.?(%d*)e(.+)$")
-      return whole .. rest, math.tointeger(tonumber(exponent)) - n
+      return whole .. rest, math.tointeger(tonumber(exponent)) --[[@as integer]]
+        - n
     end
   end
 end
 
 local function show_fraction(number)
+  ---@type any, any
   local digits, last = digits_of(number)
+  ---@type integer, integer
   local exponent, n = #digits + last - 1, #digits
   if last >= 0 and exponent < n + 7 then return digits .. ("0"):rep(last) end
   if last < 0 and (last > -7 or math.abs(exponent) < 4) then
+    ---@diagnostic disable-next-line: param-type-mismatch
     if n + last <= 0 then return "0." .. ("0"):rep(-n - last) .. digits end
     return digits:sub(1, n + last) .. "." .. digits:sub(n + last + 1)
   end

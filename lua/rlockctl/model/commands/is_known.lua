@@ -43,7 +43,7 @@ end
 
 --- Does Redis have a command of that name? The name of a module's command
 --- contains a dot; a bar precedes a subcommand.
----@param name string in lower case
+---@param name string # in lower case
 ---@return boolean
 local function is_known(name)
   return known[name:match("^[^|]*")] or name:find("%w%.%w") ~= nil

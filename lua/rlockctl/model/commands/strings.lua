@@ -216,12 +216,13 @@ strings.append = { 3, function(server, words)
 end }
 
 strings.setrange = { 4, function(server, words)
+  ---@type any, string
   local offset, part = integer(words[3]), words[4]
   if offset < 0 then arguments.fail "ERR offset is out of range" end
   local value = get(server, words) or ""
   if part == "" then return #value + 0.0 end
   check_length(math.min(offset, LONGEST) + #part)
-  ---@cast offset -nil
+  ---@cast offset integer
   local result = value:sub(1, offset) .. ("\0"):rep(offset - #value) .. part
     .. value:sub(offset + #part + 1)
   server:change(words[2], "string", "").value = result

@@ -79,6 +79,7 @@ local LEGACY = { withscores = true }
 
 -- WITHSCORES, LIMIT offset count and, if `known` has them, BYSCORE, BYLEX, REV.
 local function options_of(words, known)
+  ---@type any, integer
   local options, i = {}, 5
   while words[i] do
     ---@type any
@@ -111,6 +112,7 @@ local function limited(members, options)
   ---@type any, any
   local offset, limit = options.offset, options.limit
   if offset < 0 or offset >= #members then return {} end
+  ---@type any
   local last = #members
   if limit >= 0 and limit < last - offset then last = offset + limit end
   return table.move(members, offset + 1, last, 1, {})

@@ -57,10 +57,12 @@ for name, shift in pairs {
 end
 
 function bit.tohex(x, ...)
+  ---@type any
   local digits = select("#", ...) == 0 and 8
     or math.tointeger(signed(bits((...), 2, "tohex")))
   local form = digits < 0 and "%08X" or "%08x"
   local text = form:format(bits(x, 1, "tohex"))
+  ---@diagnostic disable-next-line: param-type-mismatch
   return text:sub(9 - math.min(math.abs(digits), 8))
 end
 

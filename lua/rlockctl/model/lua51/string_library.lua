@@ -29,6 +29,7 @@ function strings.rep(text, n)
 end
 
 function strings.char(...)
+  ---@type any[]
   local bytes = { ... }
   for i = 1, select("#", ...) do
     bytes[i] = int(bytes[i], i, "char")
@@ -140,6 +141,7 @@ end
 -- As string.find. 5.1 accepts an unfinished capture that is not used.
 local function found_or_lacking(ok, ...)
   if ok then return ... end
+  ---@diagnostic disable-next-line: undefined-field
   if (...):find("unfinished capture", 1, true) then
     values.lacks "patterns with an unfinished capture in gsub"
   end

@@ -100,7 +100,7 @@ local function refuse(i, name, wanted, value)
 end
 
 --- Argument `i` of the function `name`, which must be a text or number.
----@return string
+---@return any
 function values.text(value, i, name)
   if type(value) == "string" then return value end
   if kind_of(value) then return ("%.14g"):format(value) end

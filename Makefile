@@ -234,7 +234,7 @@ RELEASE   = $(B)/rlock-$(VERSION)
 SOURCES   = .clang-format .emmyrc.json .gitignore .luacheckrc .ci LICENSE \
             Makefile README.md debian examples lua rocks spec src
 
-REFERENCE = $(B)/docs/reference.md
+REFERENCE = $(B)/docs/rlock-$(VERSION).md
 
 docs:  ## the reference of the library, from its comments
 	@spec/tools/deps build

@@ -34,8 +34,8 @@ if host.entry_point then return host.entry_point --[[@as rlock]] end
 ---   metrics?: any, lazy?: any, [string]: nil }
 
 ---@class rlock: rlock.entry_point
----@field spawn fun(fn: function, ...: any): rlock.task # starts a task; an error
---- that it does not catch ends the program
+---@field spawn fun(fn: function, ...: any): rlock.task # starts a task; an
+--- error that it does not catch ends the program
 ---@field sleep fun(seconds: number) suspends the calling task
 ---@field now fun(): number # seconds of a monotonic clock
 ---@field event fun(): rlock.event # a new event

@@ -140,7 +140,8 @@ local function put(text) lines[#lines + 1] = text end
 -- A type as code; the part of an options type that refuses other names is not
 -- for people.
 local function shown(type)
-  return "`" .. type:gsub(" ?& %b{}", ""):gsub("([%w_.]+)_options", function(name)
+  local text = type:gsub(" ?& %b{}", "")
+  return "`" .. text:gsub("([%w_.]+)_options", function(name)
     local class = name:gsub("^rlock%.", "rlock.options.")
       :gsub("^resty%.rlock%.", "resty.rlock.options.")
     return found[class] and class or name .. "_options"

@@ -215,8 +215,8 @@ end
 --- hold lasts, and decides whether to unlock. Requests that arrive while fn
 --- runs are ignored.
 ---@param self any a lock, multi-lock or red lock, or an object of lock:hold
----@param fn fun(lock: any, reason: string) called as a task; the reason is a text
----  of at most 256 bytes on one line, "" if none was given
+---@param fn fun(lock: any, reason: string) called as a task; the reason is a
+---  text of at most 256 bytes on one line, "" if none was given
 ---@return true? # requests arrive from the next round trip on
 ---@return rlock.code? code "not_held" or "lost"
 ---@return string? detail

@@ -32,6 +32,9 @@ for _, file in ipairs {
   files[file] = { std = "ngx_lua" }
 end
 
+-- Only declares types.
+files["lua/rlock/types.lua"] = { ignore = { "." } }
+
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }
 for _, file in ipairs {

@@ -149,7 +149,7 @@ lists:  ## regenerate the list of the rock's modules
 	@spec/tools/lists
 
 check:  ## what can be said without running: style, layers, warnings
-	@spec/tools/deps build test check
+	@spec/tools/deps build test check types
 	@spec/tools/check
 
 ASAN = -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
@@ -236,8 +236,19 @@ $(PAGES): $(B)/rlockctl README.md $(wildcard src/pages/*)
 	fi; touch $@
 
 RELEASE   = $(B)/rlock-$(VERSION)
-SOURCES   = .clang-format .gitignore .luacheckrc .ci LICENSE Makefile README.md \
-            debian examples lua rocks spec src
+SOURCES   = .clang-format .emmyrc.json .gitignore .luacheckrc .ci LICENSE \
+            Makefile README.md debian examples lua rocks spec src
+
+REFERENCE = $(B)/docs/rlock-$(VERSION).md
+
+docs:  ## the reference of the library, from its comments
+	@spec/tools/deps build
+	$(SUB) $(REFERENCE)
+	@echo "$(REFERENCE)"
+
+$(REFERENCE): src/pages/reference.lua $(B)/rlockctl
+	@mkdir -p $(@D)
+	$(B)/rlockctl $< $@
 
 # The source tree of a release, in $(RELEASE).
 release:
@@ -246,10 +257,11 @@ release:
 	tar -cf - --exclude=$(MADE) --exclude=examples/openresty/logs $(SOURCES) | \
 	  tar -xf - -C $(RELEASE)
 
-dist:  ## build/rlock-VERSION.tar.gz, with the man pages
+dist:  ## build/rlock-VERSION.tar.gz, with the man pages and the reference
 	@spec/tools/deps build
-	$(SUB) pages release
-	mkdir $(RELEASE)/$(MADE)
+	$(SUB) pages $(REFERENCE) release
+	mkdir $(RELEASE)/$(MADE) $(RELEASE)/docs
+	cp $(REFERENCE) $(RELEASE)/docs
 	cp $(B)/pages/*.1 $(B)/pages/*.3lua $(RELEASE)/$(MADE)
 	tar -czf $(RELEASE).tar.gz -C $(B) --sort=name --owner=0 --group=0 \
 	  --numeric-owner --mode=go+rX,go-w rlock-$(VERSION)
@@ -302,6 +314,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all budget tools tests asan-build deps demo test test-all lists check asan \
-        oom valgrind bench interop simulate mutate soak rocks pages release dist deb \
+        oom valgrind bench interop simulate mutate soak rocks pages docs release dist deb \
         install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

@@ -32,7 +32,7 @@ say("main", "released one hold: hold count %d", assert(lock:hold_count()))
 
 -- Any other task, here or in another process on another machine, is excluded.
 -- try_lock does not wait; lock does, and sleeps until the lock is released.
-local given_back
+local given_back ---@type number
 local other = rlock.spawn(function()
   local ok, code, detail = lock:try_lock()
   say("other", "tried to acquire it: %s, %s (%s)", ok, code, detail)

@@ -36,7 +36,7 @@ function server.acquire(keys, args)
   if not redis.call("zscore", holders, owner)
       and redis.call("zcard", holders) >= limit then
     local first = redis.call("zrange", holders, 0, 0, "withscores")
-    return { "busy", tonumber(first[2]) - time }
+    return { "busy", tonumber(first[2]) --[[@as number]] - time }
   end
   return hold(holders, owner, time + lease)
 end

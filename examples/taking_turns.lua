@@ -21,7 +21,7 @@ local lock = client:lock("taking-turns")
 local KEY = "taking-turns:number"
 
 local function add_one(who)
-  local number = tonumber(client:call("GET", KEY) or 0)
+  local number = assert(tonumber(client:call("GET", KEY) or 0))
   say(who, "reads %d", number)
   rlock.sleep(0.1)
   assert(client:call("SET", KEY, number + 1))

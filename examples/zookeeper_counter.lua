@@ -12,7 +12,7 @@ io.stdout:setvbuf "line"
 
 local client <close> = assert(rlock.open { watchdog = 4 })
 local hold <close> = assert(client:lock("locks/number"):hold())
-local number = tonumber((assert(client:get "/number")))
+local number = assert(tonumber((assert(client:get "/number"))))
 print("read " .. number)
 rlock.sleep(tonumber(arg[1]) or 3)              -- the work
 

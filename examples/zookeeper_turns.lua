@@ -15,7 +15,7 @@ local lock = client:lock "locks/number"
 local function take_turns(who)
   for _ = 1, rounds do
     assert(lock:lock())
-    local number = tonumber((assert(client:get "/number")))
+    local number = assert(tonumber((assert(client:get "/number"))))
     rlock.sleep(0.1)
     assert(lock:set("/number", ("%d"):format(number + 1)))
     print(("%s writes %d"):format(who, number + 1))

@@ -1,6 +1,6 @@
 --- rlock for programs on libuv: `rlockctl script.lua` and plain lua5.4.
---  Durations are seconds. Failures are returned as nil, code, detail; misuse
---  raises.
+--- Durations are seconds. Failures are returned as nil, code, detail; misuse
+--- raises.
 
 if _VERSION < "Lua 5.4" then
   error('rlock needs Lua 5.4; in OpenResty, require "resty.rlock"', 0)

@@ -129,6 +129,7 @@ build = {
     ["rlock.several.part"] = "lua/rlock/several/part.lua",
     ["rlock.several.quorum"] = "lua/rlock/several/quorum.lua",
     ["rlock.several.round"] = "lua/rlock/several/round.lua",
+    ["rlock.types"] = "lua/rlock/types.lua",
     ["rlock.util.authority"] = "lua/rlock/util/authority.lua",
     ["rlock.util.backoff"] = "lua/rlock/util/backoff.lua",
     ["rlock.util.colon"] = "lua/rlock/util/colon.lua",

@@ -1,15 +1,15 @@
 --- Build tool: turns Lua files into one C file that defines rl_embedded.
---
---    embed src/embed.lua static|shared|cross FOLDER FILE... > embedded.c
---
---  Each FILE, in FOLDER, becomes bytecode with line numbers. Those that ship
---  functions to Redis keep their text too. The server scripts of the built-in
---  policies are compiled to modules of their own, rlock.prepared.*, so that
---  rlockctl parses neither at each start.
---
---  How rlockctl is linked with Lua decides what else it needs: shared, all
---  texts, because it may find another release; cross, no bytecode, because this
---  program's Lua is that of another machine.
+---
+---   embed src/embed.lua static|shared|cross FOLDER FILE... > embedded.c
+---
+--- Each FILE, in FOLDER, becomes bytecode with line numbers. Those that ship
+--- functions to Redis keep their text too. The server scripts of the built-in
+--- policies are compiled to modules of their own, rlock.prepared.*, so that
+--- rlockctl parses neither at each start.
+---
+--- How rlockctl is linked with Lua decides what else it needs: shared, all
+--- texts, because it may find another release; cross, no bytecode, because this
+--- program's Lua is that of another machine.
 
 local how, folder = arg[1], arg[2]
 local files = table.move(arg, 3, #arg, 1, {})

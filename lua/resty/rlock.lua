@@ -1,14 +1,14 @@
 --- rlock for OpenResty. Durations are in seconds. Failures return nil, code,
---  detail; misuse raises.
---
---    init_worker_by_lua_block { require "resty.rlock" }
---    content_by_lua_block {
---      local locks = assert(require("resty.rlock").open("redis://127.0.0.1"))
---      local lock = locks:lock("invoice:4711")
---      local ok, code, detail = lock:lock{ wait = 5 }
---      ...
---      lock:unlock()
---    }
+--- detail; misuse raises.
+---
+---   init_worker_by_lua_block { require "resty.rlock" }
+---   content_by_lua_block {
+---     local locks = assert(require("resty.rlock").open("redis://127.0.0.1"))
+---     local lock = locks:lock("invoice:4711")
+---     local ok, code, detail = lock:lock{ wait = 5 }
+---     ...
+---     lock:unlock()
+---   }
 
 if ngx.config.subsystem ~= "http" then
   error("resty.rlock: for http { } only, not for " .. ngx.config.subsystem
@@ -21,6 +21,27 @@ local host = require "resty.rlock.host"
 local metrics = require "rlock.util.metrics"
 local shared = require "resty.rlock.host.shared"
 
+---@class resty.rlock.options.open: rlock.options.open
+---@field tls? resty.rlock.options.tls
+---@field keepalive_timeout? number seconds for which nginx keeps an idle
+--- connection; default: 60
+---@field pool_size? integer idle connections of a worker; default: 30
+
+--- nginx.conf sets the trusted certificates: lua_ssl_trusted_certificate.
+---@class resty.rlock.options.tls
+---@field verify? boolean default: true
+---@field server_name? string default: the host of the URL
+---@field cert? string the name of a file
+---@field key? string the name of a file
+
+---@alias resty.rlock.open_options resty.rlock.options.open & {
+---   url?: any, watchdog?: any, timeout?: any, connect_timeout?: any,
+---   name?: any, identity?: any, username?: any, password?: any,
+---   handover?: any, publish?: any, seal?: any, tls?: any, sentinel?: any,
+---   replicas?: any, replica_timeout?: any, nat?: any, acl?: any, log?: any,
+---   metrics?: any, keepalive_timeout?: any, pool_size?: any, [string]: nil }
+
+---@class resty.rlock: rlock.entry_point
 local rlock = { _VERSION = "0.1.0", now = host.now }
 require "rlock.several.factories"(rlock, host.now)
 
@@ -123,24 +144,12 @@ local function complete(given, key)
 end
 
 --- The worker's client for these options; opened on first use. Connects on the
---  first command.
--- @tparam[opt] string|table options a URL, or a table: url =
---   "redis://127.0.0.1", watchdog = 30, timeout = 3 (one command),
---   connect_timeout = 3 (seconds), name, identity (false: the connection's
---   name omits host and program), username, password,
---   publish = "publish" | "spublish" | "both", sentinel = { username =,
---   password =, tls = }: how to reach the Sentinels of redis+sentinel://,
---   seal = "kill" | "time" | "off": protection against late delivery of an
---   abandoned request, see seal.lua and expiry.lua; off: none,
---   tls = { verify = true, server_name =, cert =, key = } (nginx.conf sets the
---   trusted certificates, by lua_ssl_trusted_certificate),
---   keepalive_timeout = 60 (seconds), pool_size = 30 (idle connections),
---   log = function(level, event, fields), see events.lua; it must not wait,
---   metrics = { "name", ... }: locks with metrics of their own
--- @return[1] the client
--- @treturn[2] nil
--- @treturn[2] string code
--- @treturn[2] string detail
+--- first command.
+---@param options? string | resty.rlock.open_options a URL, or a table; default:
+---  redis://127.0.0.1
+---@return rlock.client? client
+---@return rlock.code? code "refused", "usage"
+---@return string? detail
 function rlock.open(options)
   if type(options) == "string" then options = { url = options } end
   options = check_options(options)
@@ -160,8 +169,8 @@ function rlock.open(options)
 end
 
 --- Call this in log_by_lua: it releases at once the locks that a request still
---  holds after an error, ngx.exit, ngx.redirect or a client abort. Without it,
---  they are no longer renewed, and end with their leases.
+--- holds after an error, ngx.exit, ngx.redirect or a client abort. Without it,
+--- they are no longer renewed, and end with their leases.
 function rlock.log_phase()
   local task = host.finish()
   if not task then return end
@@ -173,8 +182,8 @@ host.on_rest(function()
 end)
 
 --- The metrics of all clients, in the text format of Prometheus: those of all
---  workers with `lua_shared_dict rlock_metrics`, else those of this worker.
--- @treturn string
+--- workers with `lua_shared_dict rlock_metrics`, else those of this worker.
+---@return string
 function rlock.metrics() return metrics.text(shared.numbers()) end
 
 return rlock

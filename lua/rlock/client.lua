@@ -7,6 +7,8 @@ local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
 local session = require "rlock.session"
 
+---@class rlock.client: rlock.factories
+---@field session rlock.session internal
 local client = {}
 client.__index = client
 
@@ -46,7 +48,46 @@ local function check_sentinel(check_tls)
   }, 'a table such as { password = "secret" }')
 end
 
+---@class rlock.options.open
+---@field url? string default: RLOCK_URL, else "local:"
+---@field username? string default: that of the URL
+---@field password? string default: that of the URL
+---@field name? string of the client, for `rlockctl ls` and metrics
+---@field identity? boolean false: the name of the connection omits host and
+--- program
+---@field handover? boolean false: waiters race for a free lock
+---@field watchdog? number seconds: the lease of locks that the watchdog renews,
+--- three times per lease; default: 30
+---@field timeout? number seconds for one command; default: 3
+---@field connect_timeout? number seconds; default: 3
+---@field publish? "publish" | "spublish" | "both" the command that wakes
+--- waiters; default: "publish", in a cluster "both"
+---@field seal? "kill" | "time" | "off" against late delivery of an abandoned
+--- request; see redis/seal.lua and redis/expiry.lua
+---@field log? rlock.log
+---@field metrics? string[] names of locks with metrics of their own
+---@field replicas? rlock.count that must confirm each grant
+---@field replica_timeout? number seconds to wait for them
+---@field nat? table<string, string> | fun(host: string, port: integer): ...any
+--- where a server is that Redis calls "host:port"
+---@field sentinel? rlock.options.sentinel how to reach the Sentinels of
+--- redis+sentinel://; default: as the master
+---@field acl? "creator" on ZooKeeper: only this login has access to the nodes
+
+---@class rlock.options.sentinel
+---@field username? string
+---@field password? string
+---@field tls? boolean | rlock.options.tls
+
+--- A whole number from 1, or which part of them.
+---@alias rlock.count integer | "majority" | "all"
+
+--- Gets each event (util/events.lua); it must not wait.
+---@alias rlock.log
+---| fun(level: "warn"|"info", event: string, fields: table<string, any>)
+
 -- The options of open() on every host.
+---@type table<string, any>
 local known = {
   url = text, username = text, password = text,
   name = text, identity = check.type "boolean",
@@ -70,7 +111,8 @@ local known = {
 }
 
 --- Returns the check of the options of a host's open(), see options.table.
--- @tparam table own the options that only this host takes, and `tls`; modified
+---@param own table<string, any> the options that only this host takes, and
+---  `tls`; modified
 function client.options(own)
   for name, its_check in pairs(known) do own[name] = its_check end
   own.sentinel = check_sentinel(own.tls)
@@ -85,12 +127,11 @@ local backends = {
 }
 
 --- Adds to checked options those in a URL and the defaults.
--- @tparam table given
--- @tparam string address a URL
--- @return[1] the options of client.open, a new table
--- @treturn[2] nil
--- @treturn[2] string "usage"
--- @treturn[2] string detail
+---@param given table
+---@param address string a URL
+---@return any # the options of client.open, a new table
+---@return rlock.failure? code # "usage"
+---@return string? detail
 function client.complete(given, address)
   local backend = require(backends[address:match "^(%a*)"] or backends.redis)
   local options, code, detail = backend.complete(given, address)
@@ -99,13 +140,12 @@ function client.complete(given, address)
 end
 
 --- Opens a client. Connects at once, to report a wrong address or password
---  here; a lazy client connects on first use.
--- @tparam table host
--- @tparam table options from client.complete
--- @return[1] the client
--- @treturn[2] nil
--- @treturn[2] string "connect" or "redis"
--- @treturn[2] string detail
+--- here; a lazy client connects on first use.
+---@param host rlock.host
+---@param options rlock.session_options from client.complete
+---@return rlock.client?
+---@return rlock.code? code "connect" or "redis"
+---@return string? detail
 function client.open(host, options)
   local self = setmetatable({}, client)
   self.session = session.new(host, options)
@@ -125,13 +165,12 @@ local function deadline_of(open)
 end
 
 --- Sends any Redis command, once. It is not retried: if the reply is lost, the
---  command may have been applied.
--- @param ...  the command and its arguments: strings and numbers
--- @return[1] the reply; false for a Redis nil
--- @treturn[2] nil
--- @treturn[2] string "redis", "timeout", "closed", "connect"; "usage" for a
---   command that would change or block the shared connection
--- @treturn[2] string detail
+--- command may have been applied.
+---@param ... string | number the command and its arguments
+---@return any # the reply; false for a Redis nil
+---@return rlock.code? code "redis", "timeout", "closed", "connect";
+---  "usage" for a command that would change or block the shared connection
+---@return string? detail
 function client:call(...)
   local words, open = check.words("client:call", 2, ...), self.session
   local reply, code, detail = open.server:call(deadline_of(open), words)
@@ -141,13 +180,11 @@ function client:call(...)
 end
 
 --- Reads a node of ZooKeeper.
--- @tparam string path below the chroot
--- @treturn[1] string its value
--- @treturn[1] integer its version
--- @treturn[2] nil
--- @treturn[2] string "zookeeper": no such node, no permission; "connect",
---   "timeout"; "usage": no path, or this is Redis
--- @treturn[2] string detail
+---@param path string below the chroot
+---@return string? # its value
+---@return integer | rlock.code # its version. Or "zookeeper": no such node, no
+---  permission; "connect", "timeout"; "usage": no path, or this is Redis
+---@return string? detail
 function client:get(path)
   check.path(path)
   local open = self.session
@@ -157,14 +194,14 @@ function client:get(path)
 end
 
 --- Sets the value of a node of ZooKeeper, once. To set it only while a lock is
---  held, use `hold:set`.
--- @tparam string path below the chroot
--- @tparam string value
--- @tparam[opt] integer version that the node must have; default: any
--- @treturn[1] boolean true
--- @treturn[1] integer the new version
--- @treturn[2] nil, code, detail as for `get`, and "zookeeper": another version;
---   "timeout": it may have been set
+--- held, use `hold:set`.
+---@param path string below the chroot
+---@param value string
+---@param version? integer that the node must have; default: any
+---@return boolean? # true
+---@return integer | rlock.code # the new version; or the code
+---@return string? detail # as for `get`, and "zookeeper": another version;
+---  "timeout": it may have been set
 function client:set(path, value, version)
   version = check.node(path, value, version)
   local open = self.session
@@ -181,6 +218,17 @@ local owner = check.that("a string of 1 to 1024 bytes", function(owner)
   return type(owner) == "string" and owner ~= "" and #owner <= 1024
 end)
 
+---@class rlock.options.owner
+---@field owner? string an explicit owner name, for all tasks that use it;
+--- default: the calling task
+---@field fenced? boolean each hold has a fencing token
+---@field replicas? rlock.count that must confirm each grant; default: the
+--- client's
+---@field replica_timeout? number seconds to wait for them
+
+---@alias rlock.owner_options rlock.options.owner & { owner?: any, fenced?: any,
+---   replicas?: any, replica_timeout?: any, [string]: nil }
+
 local of_lock = {
   owner = owner, fenced = check.type "boolean", replicas = check_replicas,
   replica_timeout = check.duration(0.001, day),
@@ -189,6 +237,7 @@ local SUCH_AS = 'a table such as { owner = "me" }'
 local check_owner = check.table(of_lock, SUCH_AS)
 
 -- The options of client:policy; `drift` is for red locks.
+---@type table<string, rlock.check>
 local of_policy = { drift = check.drift }
 for option, its_check in pairs(of_lock) do of_policy[option] = its_check end
 local check_options = check.table(of_policy, SUCH_AS)
@@ -216,6 +265,7 @@ local function lock_factory(kind)
   end
 end
 
+---@class rlock.pair
 local Pair = {}
 
 -- Only its two sides are locks.
@@ -232,9 +282,11 @@ local function side_of(self, side)
 end
 
 --- The read lock; readers share it, so it has no fencing token.
+---@return rlock.lock
 function Pair:read_lock() return (side_of(self, "read")) end
 
 --- The write lock; it is exclusive.
+---@return rlock.lock
 function Pair:write_lock() return (side_of(self, "write")) end
 
 local function pair_factory(kind)
@@ -271,13 +323,13 @@ local function recipe_factory(method)
 end
 
 --- The factories: lock, mutex, fair_lock and so on, one for each kind (see
---  "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
---  table with owner = an explicit owner name instead of the calling task;
---  fenced = true: each hold, of a read/write lock each write hold, gets a
---  fencing token (policy/fencing.lua). With and without it, a task is a
---  different owner. The factory of a read/write lock returns a pair, whose
---  `:read_lock()` and `:write_lock()` are locks. That of a counter, such as a
---  semaphore, takes a name only, because counters have no owners.
+--- "Kinds" in README.md). The factory of a lock takes a name and, optionally, a
+--- table with owner = an explicit owner name instead of the calling task;
+--- fenced = true: each hold, of a read/write lock each write hold, gets a
+--- fencing token (policy/fencing.lua). With and without it, a task is a
+--- different owner. The factory of a read/write lock returns a pair, whose
+--- `:read_lock()` and `:write_lock()` are locks. That of a counter, such as a
+--- semaphore, takes a name only, because counters have no owners.
 local methods = "call get set policy stats close"
 for _, kind in ipairs(kinds) do
   local factory = kind.driver and counter_factory or kind.pair and pair_factory
@@ -292,10 +344,12 @@ for _, method in ipairs { "barrier", "double_barrier", "election",
 end
 
 --- A lock with a custom policy.
--- @param definition the policy, or the name of the module that returns it
--- @tparam string name
--- @tparam[opt] table options owner, fenced, replicas, replica_timeout; and
---   those of the policy, if it has `extra`
+---@param definition rlock.policy | string the policy, or the name of the
+---  module that returns it
+---@param name string
+---@param options? rlock.options.owner | table<string, any> those of the policy,
+---  if it has `extra`, are allowed as well
+---@return rlock.lock
 function client:policy(definition, name, options)
   check_name(name)
   local backend, kind = self.session.options.backend, built_in[definition]
@@ -316,16 +370,16 @@ function client:policy(definition, name, options)
 end
 
 --- The metrics of this client: counters, and the histograms `wait`, `hold` and
---  `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
---  to it }, ... } }.
--- @treturn table acquired, handed_over, busy, timeouts, errors, lost, asked,
---   late_renewals, computed, cached, stale, wait, hold, round_trip; the same
---   for each kind in `kinds`, and for each lock in the option `metrics` in
---   `locks`
+--- `round_trip`, each { count =, sum = (seconds), buckets = { { bound, count up
+--- to it }, ... } }.
+---@return table # acquired, handed_over, busy, timeouts, errors, lost, asked,
+---  late_renewals, computed, cached, stale, wait, hold, round_trip; the same
+---  for each kind in `kinds`, and for each lock in the option `metrics` in
+---  `locks`
 function client:stats() return self.session.meter:stats() end
 
 --- Releases everything the client holds and closes its connections.
--- @treturn boolean true
+---@return boolean # true
 function client:close()
   self.session:close()
   return true
@@ -339,7 +393,7 @@ function client:__tostring()
 end
 
 --- Closes a client when it is collected: nothing refers to it, so it holds
---  nothing.
+--- nothing.
 function client:__gc()
   local open = self.session
   if not open.is_closed then

@@ -1,11 +1,59 @@
 --- Finds a policy, checks that it is well formed, and compiles its operations.
---  A policy is a table, usually returned by a module: `name`, `keys(name)`,
---  `server` (the functions that run inside Redis: acquire, release and others)
---  and optionally `channel(keys, owner)`. A policy that is not a lock has its
---  own driver; `needs` names the operations that the driver calls and the
---  shapes of their replies (see verdicts.shaped). This file does not call the
---  operations.
---  @module rlock.policy
+--- A policy is a table, usually returned by a module: `name`, `keys(name)`,
+--- `server` (the functions that run inside Redis: acquire, release and others)
+--- and optionally `channel(keys, owner)`. A policy that is not a lock has its
+--- own driver; `needs` names the operations that the driver calls and the
+--- shapes of their replies (see verdicts.shaped). This file does not call the
+--- operations.
+
+--- The contract of a policy: README.md in the folder policy/.
+---@class rlock.policy
+---@field name string
+---@field keys fun(name: string): table a list of 1 to 8 keys, the lock's first
+---@field server rlock.operations
+---@field channel? fun(keys: string[], owner?: string): string to which waiters
+--- subscribe; without it they poll
+---@field wakes? fun(payload: string): "one" | "all" how many waiters a message
+--- wakes
+---@field poll? number seconds after which a waiter retries without a message
+---@field poll_shared? number internal
+---@field reenter? boolean false: a second entry of the owner is refused
+---@field extra? fun(request: rlock.request): table? a list of further
+--- arguments of `acquire`
+---@field title? string # in `rlockctl status`
+---@field exclusive? boolean it is mutual exclusion
+---@field allows? fun(holders: table[], options: table): boolean whether these
+--- may hold the lock together; for `rlockctl check`, as the next four
+---@field fair? boolean grants follow the order of arrival
+---@field keeps? fun(keys: string[]): string[] the keys without an expiry
+---@field slack? number seconds that a waiter may need beyond dead ones' leases
+---@field lasts? fun(keys: string[]): table<string, number> key -> the seconds
+--- for which it may outlive the leases
+---@field peer? rlock.policy the other side of a pair
+---@field reasserts? boolean `renew` is also called for a hold with a lease
+---@field hands_over? boolean internal
+---@field needs? table internal
+
+--- A function that runs inside Redis. README.md in the folder policy/ has the
+--- arguments and the reply of each.
+---@alias rlock.operation fun(keys: string[], args: string[]): any
+
+---@class rlock.operations
+---@field acquire rlock.operation
+---@field release rlock.operation
+---@field renew? rlock.operation
+---@field refresh? rlock.operation
+---@field leave? rlock.operation
+---@field peek? rlock.operation
+---@field break_? rlock.operation
+
+---@class rlock.request
+---@field options table of the lock
+---@field publish string the command with which the client publishes
+---@field wait_ms integer 0: a single try; -1: forever
+
+---@class rlock.loaded_policy: rlock.policy
+---@field ops table<string, table> from script.compile
 
 local policy = {}
 
@@ -55,13 +103,14 @@ local function names_of(map)
 end
 
 local function place_of(fn)
-  local info = debug.getinfo(fn, "S")
+  local info = debug.getinfo(fn, "S") ---@cast info -nil
   return ("%s:%d"):format(info.source:match("^@(.*)") or info.short_src,
     info.linedefined)
 end
 
 local function is_lua(fn)
-  return type(fn) == "function" and debug.getinfo(fn, "S").what ~= "C"
+  return type(fn) == "function"
+    and debug.getinfo(fn, "S") --[[@as table]].what ~= "C"
 end
 
 local function first_function(map)
@@ -253,21 +302,21 @@ local function called(which, def)
 end
 
 --- The two sides of a built-in read/write lock.
---  @tparam string name
---  @treturn table `read` and `write`, definitions
+---@param name string
+---@return table # `read` and `write`, definitions
 function policy.sides(name) return find(name) end
 
 --- Loads a policy.
---  Raises a one-line error if the policy does not exist, is malformed, or has a
---  function that cannot be shipped. The result is cached, shared and read-only.
---  @tparam string|table which "reentrant" (a built-in policy), the name of a
---    module on package.path, or a definition
---  @tparam[opt=2] number level as in error(), if the policy's own location is
---    not known
---  @treturn table the definition's fields, of which `keys`, `channel` and
---    `extra` raise a one-line error for an invalid result; and `ops`:
---    operation of `server` -> the result of script.compile, which may be made
---    when it is first read, so iterate over `server`
+--- Raises a one-line error if the policy does not exist, is malformed, or has a
+--- function that cannot be shipped. The result is cached, shared and read-only.
+---@param which string | rlock.policy "reentrant" (a built-in policy), the name
+---  of a module on package.path, or a definition
+---@param level? integer as in error(), if the policy's own location is not
+---  known; default: 2
+---@return rlock.loaded_policy # the definition's fields, of which `keys`,
+---  `channel` and `extra` raise a one-line error for an invalid result; and
+---  `ops`: operation of `server` -> the result of script.compile, which may be
+---  made when it is first read, so iterate over `server`
 function policy.load(which, level)
   level = level or 2
   local def = which

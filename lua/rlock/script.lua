@@ -1,16 +1,15 @@
 --- Compiles a Lua function to the text of a server script.
---  The function's own source becomes the script's body. Its upvalues go before
---  it: helper functions (recursively), constants, and the fields used of
---  required modules. An upvalue that cannot be shipped is an error when the
---  policy is loaded. Opens source files; independent of locks.
---
---    parser           functions and names in a Lua text, by its lexer's tokens
---    scope            which variable a name means
---    source           a function's position in its text
---    sandbox          the globals inside Redis
---    differences      how Lua 5.1 differs
---    compiler, placement, emit   what is shipped, where, and as what text
---  @module rlock.script
+--- The function's own source becomes the script's body. Its upvalues go before
+--- it: helper functions (recursively), constants, and the fields used of
+--- required modules. An upvalue that cannot be shipped is an error when the
+--- policy is loaded. Opens source files; independent of locks.
+---
+---   parser           functions and names in a Lua text, by its lexer's tokens
+---   scope            which variable a name means
+---   source           a function's position in its text
+---   sandbox          the globals inside Redis
+---   differences      how Lua 5.1 differs
+---   compiler, placement, emit   what is shipped, where, and as what text
 
 local compiler = require "rlock.script.compiler"
 local emit = require "rlock.script.emit"
@@ -18,7 +17,7 @@ local emit = require "rlock.script.emit"
 local script = {}
 
 --- Sources that are not files: chunkname ("@rlock/policy/reentrant.lua",
---  "=(command line)") -> text. They take precedence over files.
+--- "=(command line)") -> text. They take precedence over files.
 script.sources = {}
 
 local function read_source(chunkname)
@@ -37,14 +36,14 @@ local function read_source(chunkname)
 end
 
 --- Compiles one operation of a policy.
---  Raises a one-line error if something cannot be shipped; it names the policy,
---  the function with its file and line, and the upvalue.
---  @tparam string policy_name
---  @tparam string op "acquire"
---  @tparam function fn takes (keys, args), or fewer
---  @treturn table `name` "reentrant.acquire", `op` "acquire", `where` (for
---    messages: policy, file and line, operation), `text` for SCRIPT LOAD,
---    `lines`: line of the text -> { file, line }
+--- Raises a one-line error if something cannot be shipped; it names the policy,
+--- the function with its file and line, and the upvalue.
+---@param policy_name string
+---@param op string "acquire"
+---@param fn function takes (keys, args), or fewer
+---@return table # `name` "reentrant.acquire", `op` "acquire", `where` (for
+---  messages: policy, file and line, operation), `text` for SCRIPT LOAD,
+---  `lines`: line of the text -> { file, line }
 function script.compile(policy_name, op, fn)
   if type(policy_name) ~= "string" then
     error("bad policy_name: must be a string", 2)
@@ -67,9 +66,9 @@ end
 local PROLOGUE_LINES = select(2, PROLOGUE:gsub("\n", ""))
 
 --- The same operation with a deadline: does nothing after its last argument, in
---  milliseconds of the server's clock. See expiry.lua.
---  @tparam table compiled the result of script.compile
---  @treturn table as `compiled`
+--- milliseconds of the server's clock. See expiry.lua.
+---@param compiled table the result of script.compile
+---@return table # as `compiled`
 function script.with_deadline(compiled)
   local result, lines = {}, {}
   for key, value in pairs(compiled) do result[key] = value end
@@ -109,14 +108,14 @@ return result
 ]]
 
 --- The same operation for many owners, each of a lock of its own. It ends after
---  about 1 ms, where scripts have a clock.
---    KEYS  the keys of the first owner, then those of the second, ...
---    ARGV  the number of keys of each; the number of arguments after the owner,
---          which all share; these arguments; the owners
---    reply  how many owners were served, then the positions of those whose
---           reply was not "held", or who raised an error
---  @tparam table compiled the result of script.compile
---  @treturn table as `compiled`, without places for messages
+--- about 1 ms, where scripts have a clock.
+---   KEYS  the keys of the first owner, then those of the second, ...
+---   ARGV  the number of keys of each; the number of arguments after the owner,
+---         which all share; these arguments; the owners
+---   reply  how many owners were served, then the positions of those whose
+---          reply was not "held", or who raised an error
+---@param compiled table the result of script.compile
+---@return table # as `compiled`, without places for messages
 function script.batched(compiled)
   return {
     name = compiled.name, op = compiled.op, where = compiled.where, lines = {},
@@ -125,10 +124,10 @@ function script.batched(compiled)
 end
 
 --- Adds the source's file and line to an error message of a script.
---  @tparam table compiled the result of script.compile
---  @tparam string message as Redis sent it
---  @treturn string with the same first word, unless Redis before 7.0 hid a
---    failed command's error class behind "ERR"
+---@param compiled table the result of script.compile
+---@param message string as Redis sent it
+---@return string # with the same first word, unless Redis before 7.0 hid a
+---  failed command's error class behind "ERR"
 function script.translate(compiled, message)
   return emit.translate(compiled.lines, message)
 end

@@ -1,7 +1,7 @@
 --- The state shared by all locks of a client: back end, owners, watchdog,
---  waiters.
---  client.lua is its public object, which can be garbage collected while
---  background tasks still refer to the session.
+--- waiters.
+--- client.lua is its public object, which can be garbage collected while
+--- background tasks still refer to the session.
 
 local duration = require "rlock.util.duration"
 local events = require "rlock.util.events"
@@ -12,6 +12,55 @@ local owner = require "rlock.lock.owner"
 local wakeup = require "rlock.lock.wakeup"
 local watchdog = require "rlock.lock.watchdog"
 
+--- The options of a client, complete.
+---@class rlock.session_options: rlock.options.local_open
+---@field backend rlock.backend
+---@field watchdog number
+---@field timeout number
+---@field connect_timeout number
+---@field connection_name? string
+---@field is_local? boolean
+
+--- What all handles of one lock share.
+---@class rlock.record
+---@field name string
+---@field target rlock.target
+---@field grants table<rlock.owner, rlock.grant>
+---@field series table of metrics
+---@field client rlock.client
+---@field policy rlock.loaded_policy
+---@field family table
+---@field taken table of permits
+---@field member? table of a barrier
+---@field undone? table<string, true> owner names that are rolled back
+
+---@class rlock.session
+---@field host rlock.host
+---@field options rlock.session_options
+---@field id string
+---@field lease number seconds, of holds that the watchdog renews
+---@field lease_ms string
+---@field timeout number seconds for one command
+---@field valid_until fun(sent: number, seconds: number, drift?: number): number
+---@field server rlock.server
+---@field watchdog rlock.watchdog
+---@field wakeup rlock.wakeup
+---@field heartbeats rlock.heartbeats
+---@field meter rlock.meter
+---@field kinds table<rlock.policy, table>
+---@field families table<string, table>
+---@field owners table<string, rlock.owner>
+---@field spares rlock.grant[]
+---@field registration string[]
+---@field last_number integer
+---@field is_heard boolean
+---@field waits table | false
+---@field pending integer requests and background work
+---@field is_closed boolean
+---@field work_ended rlock.event | false
+---@field closing table<rlock.event, true>
+---@field flights? table of recipes/compute.lua
+---@field asked? table
 local session = {}
 session.__index = session
 
@@ -45,9 +94,9 @@ local function open_server(self)
   })
 end
 
---- @tparam table host
--- @tparam table options  complete: `backend` and its own options; watchdog and
---   timeout (seconds); this sets `connection_name`
+---@param host rlock.host
+---@param options rlock.session_options this sets `connection_name`
+---@return rlock.session
 function session.new(host, options)
   local id = identity.uuid(host)
   if options.identity ~= false and host.process_identity then
@@ -86,7 +135,7 @@ function session.new(host, options)
 end
 
 --- The route of a grant's requests, see target:route.
--- @tparam table grant
+---@param grant rlock.grant
 function session.route_of(grant)
   return grant.lock.record.target:route(grant.owner_name)
 end
@@ -110,12 +159,13 @@ local function kind_of(self, client, policy)
 end
 
 --- The record shared by all handles of one lock: policy, name, target, and
---  `grants` (owner -> grant). Grants come and go, so they have a table of their
---  own: LuaJIT compiles a field access again for each new layout of its table.
--- @tparam table client the public object; its locks keep it alive
--- @tparam table policy
--- @tparam string name
--- @tparam[opt] table options of the target; default: the client's
+--- `grants` (owner -> grant). Grants come and go, so they have a table of their
+--- own: LuaJIT compiles a field access again for each new layout of its table.
+---@param client rlock.client its locks keep it alive
+---@param policy rlock.loaded_policy
+---@param name string
+---@param options? table of the target; default: the client's
+---@return rlock.record
 function session:record(client, policy, name, options)
   local kind = kind_of(self, client, policy)
   local record = kind.records[name]
@@ -139,8 +189,8 @@ function session:known_record(policy, name)
 end
 
 --- The family of a policy: the key of a task's name in Redis for it, see
---  owner.lua. The sides of a read/write lock are of one family:
---  "readwrite.read" and ".write".
+--- owner.lua. The sides of a read/write lock are of one family:
+--- "readwrite.read" and ".write".
 function session:family(policy)
   local name = policy.name:match("^[^.]*")
   self.families[name] = self.families[name] or {}
@@ -150,9 +200,9 @@ end
 -- work in the background --------------------------------------------------
 
 --- Runs fn as a background task that `close` waits for, up to `timeout`. It
---  runs once, even if it raises an error. If the host refuses the task, fn runs
---  later: the caller does not wait, and may rely on fn, for example to wake the
---  next waiter.
+--- runs once, even if it raises an error. If the host refuses the task, fn runs
+--- later: the caller does not wait, and may rely on fn, for example to wake the
+--- next waiter.
 function session:background(fn)
   local has_begun
   self.pending = self.pending + 1
@@ -176,8 +226,8 @@ function session:report(level, event, message, fields)
 end
 
 --- Reports an event of a lock or permit.
--- @tparam table lock with `record` and `show`
--- @tparam[opt] table fields modified
+---@param lock rlock.lock with `record` and `show`
+---@param fields? table modified
 function session:report_of(lock, level, event, message, fields)
   fields = fields or {}
   fields.kind, fields.lock = lock.record.policy.name, lock.record.name
@@ -265,7 +315,7 @@ local function release_all(self, deadline, why)
 end
 
 --- Called when no task is left and the program is about to end: releases all
---  holds and lets background work finish. The session stays usable.
+--- holds and lets background work finish. The session stays usable.
 function session:wind_down()
   if self.is_closed then return end
   release_all(self, self.host.now() + self.timeout, "the program ends")
@@ -274,7 +324,7 @@ function session:wind_down()
 end
 
 --- Releases all holds, waits for requests in flight, and closes the
---  connections. Takes at most `timeout`.
+--- connections. Takes at most `timeout`.
 function session:close()
   if self.is_closed then return end
   self.is_closed = true

@@ -1,12 +1,13 @@
 --- rlockctl: parses the command line and runs the program or the command. Loads
---  modules lazily, to start fast.
+--- modules lazily, to start fast.
 
 local option_parser = require "rlockctl.cli.option_parser"
 
 local cli = {}
 
 local UNREACHABLE, USAGE, DENIED = 202, 206, 208
-local FOLDER = debug.getinfo(1, "S").source:match("^(.*)/cli%.lua$")
+local FOLDER = debug.getinfo(1, "S") --[[@as table]]
+  .source:match("^(.*)/cli%.lua$")
 
 --- The commands and their modules in cli/.
 cli.commands = {
@@ -39,15 +40,15 @@ local leading = setmetatable({
 -- messages -------------------------------------------------------------------
 
 --- Prints a message to standard error.
--- @tparam string text
+---@param text string
 function cli.complain(text)
   io.stderr:write("rlockctl: ", text, "\n")
 end
 
 --- Prints an error on one line, without passwords; returns the exit status.
--- @tparam string code   of errors.lua
--- @tparam string detail
--- @treturn integer
+---@param code string of errors.lua
+---@param detail string
+---@return integer
 function cli.fault(code, detail)
   local line = detail:gsub("%s*%c%s*", " "):gsub("://%S*@", "://")
   cli.complain(line)
@@ -59,6 +60,7 @@ end
 
 -- options --------------------------------------------------------------------
 
+---@type any
 local named                  -- `path`: the user's search path for modules
 local metrics_target         -- the value of --metrics
 
@@ -84,8 +86,10 @@ local function secure(address)
   return found > 0 and address or nil
 end
 
--- Sets the defaults of rlock.open.
--- @return true; or nil, code, detail
+--- Sets the defaults of rlock.open.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function set_server(chosen)
   local source = chosen.url and "--url: " or "RLOCK_URL: "
   if chosen.tls then
@@ -141,9 +145,9 @@ end
 -- running --------------------------------------------------------------------
 
 --- Runs fn as a task; returns when this and all tasks it starts have ended.
--- @tparam function fn
--- @param ... its arguments
--- @treturn integer exit status
+---@param fn function
+---@param ... any its arguments
+---@return integer # exit status
 function cli.run(fn, ...)
   local shutdown = require "rlock.host.uv.shutdown"
   shutdown.prepare(FOLDER)
@@ -152,6 +156,7 @@ function cli.run(fn, ...)
     finish, why = require("rlockctl.cli.reports").publish(metrics_target)
     if not finish then return cli.fault("refused", "--metrics: " .. why) end
   end
+  ---@type any, any, any
   local ok, status, message = require("rlock").main(fn, ...)
   if finish then finish() end
   if message then cli.complain(shutdown.explained(message)) end
@@ -171,6 +176,7 @@ local function run_command(name, words, first, chosen)
   if chosen.help then
     command, operands = require "rlockctl.cli.help", { name }
   end
+  ---@type any, any, any
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
   local result
@@ -183,11 +189,10 @@ local function run_command(name, words, first, chosen)
 end
 
 --- Runs rlockctl.
--- @tparam table arguments  [0] is the program
--- @tparam function embedded_text  "rlock/client.lua" -> its text, if embedded
--- @tparam table user_named  `path`: searched for modules before the embedded
---   ones
--- @treturn integer exit status
+---@param arguments table [0] is the program
+---@param embedded_text function "rlock/client.lua" -> its text, if embedded
+---@param user_named table `path`: searched for modules before the embedded ones
+---@return integer # exit status
 function cli.main(arguments, embedded_text, user_named)
   named = user_named
   -- The default of 200 takes more memory with many live tasks. A smaller value
@@ -195,6 +200,7 @@ function cli.main(arguments, embedded_text, user_named)
   collectgarbage("setpause", 132)
   collectgarbage("step", -1024)         -- the first MB is not worth a cycle
   local chosen = {}
+  ---@type any, any
   local first, problem = option_parser.read(arguments, 1, leading, chosen)
   if not first then return cli.fault("usage", problem) end
   offer_sources(embedded_text)
@@ -209,6 +215,7 @@ function cli.main(arguments, embedded_text, user_named)
     io.stderr:write(require("rlockctl.cli.help").general)
     return USAGE
   end
+  ---@type any, any, any
   local ok, code, detail = apply(chosen)
   if not ok then return cli.fault(code, detail) end
   return require("rlockctl.cli.program").run(cli, arguments, first, chosen.code)

@@ -1,10 +1,10 @@
 --- The server's cost of each operation of each kind of lock: commands inside
 --- its requests, and microseconds. Prints a table.
---
---    rlockctl costs.lua [ROUNDS]              the server is RLOCK_URL; two
---                                             more for red locks RLOCK_URLS
---
---  The servers must be private: statistics and data are reset.
+---
+---   rlockctl costs.lua [ROUNDS]              the server is RLOCK_URL; two
+---                                            more for red locks RLOCK_URLS
+---
+--- The servers must be private: statistics and data are reset.
 
 local rlock = require "rlock"
 local server_time = require "spec.bench.server_time"

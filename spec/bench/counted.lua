@@ -1,17 +1,17 @@
 --- Work whose costs spec/bench/budget counts. Prints the amount of work done,
---  or the figure for costs that this program counts itself. The server is
---  RLOCK_URL.
---
---    rlockctl counted.lua WHAT COUNT [FACTORY|URL...]
---
---  cycles: a lock() and an unlock(), by 64 tasks, of the kind that the factory
---  makes (lock). crowd: the same by 1000 tasks. red: a red lock on the servers
---  named. handovers: of one lock between two tasks. renewals: by the watchdog,
---  100 at a time. The clock is set forward to each period, so the count does
---  not depend on how busy the machine is.
---  opcodes, garbage, red_garbage: opcodes of Lua and bytes allocated, for a
---  cycle. task, waiting, held: bytes of a task that has used a lock and has
---  ended its turn, of one that waits, and of a held lock.
+--- or the figure for costs that this program counts itself. The server is
+--- RLOCK_URL.
+---
+---   rlockctl counted.lua WHAT COUNT [FACTORY|URL...]
+---
+--- cycles: a lock() and an unlock(), by 64 tasks, of the kind that the factory
+--- makes (lock). crowd: the same by 1000 tasks. red: a red lock on the servers
+--- named. handovers: of one lock between two tasks. renewals: by the watchdog,
+--- 100 at a time. The clock is set forward to each period, so the count does
+--- not depend on how busy the machine is.
+--- opcodes, garbage, red_garbage: opcodes of Lua and bytes allocated, for a
+--- cycle. task, waiting, held: bytes of a task that has used a lock and has
+--- ended its turn, of one that waits, and of a held lock.
 
 local host = require "rlock.host.uv"
 local rlock = require "rlock"

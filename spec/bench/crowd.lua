@@ -1,10 +1,10 @@
 --- Does the server's cost of an operation grow with the number of holders or
 --- waiters? Commands inside a request, and microseconds, beside 10, 100, 1 000
 --- and 10 000 others. Prints a table.
---
---    rlockctl crowd.lua [SIZE...]              the server is RLOCK_URL
---
---  The server must be private: statistics and data are reset.
+---
+---   rlockctl crowd.lua [SIZE...]              the server is RLOCK_URL
+---
+--- The server must be private: statistics and data are reset.
 
 local rlock = require "rlock"
 local server_time = require "spec.bench.server_time"

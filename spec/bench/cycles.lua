@@ -1,9 +1,9 @@
 --- Cycles of lock and unlock by several tasks over one client, each task on a
 --- lock of its own. Prints one line of JSON, like bare.c.
---
---    rlockctl cycles.lua TASKS SECONDS [OPTION=VALUE...]
---
---  The server is RLOCK_URL; the options are those of rlock.open.
+---
+---   rlockctl cycles.lua TASKS SECONDS [OPTION=VALUE...]
+---
+--- The server is RLOCK_URL; the options are those of rlock.open.
 
 local rlock = require "rlock"
 

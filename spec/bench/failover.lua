@@ -1,10 +1,10 @@
 --- The time from kill -9 of a lock's master in a cluster to the next grant: of
 --- rlock and of Redisson in the same kills, beside the time until the new
 --- master takes a write. Starts a cluster of its own. Prints a table.
---
---    rlockctl failover.lua [TURNS]
---
---  Redisson is there if `make interop` has prepared it.
+---
+---   rlockctl failover.lua [TURNS]
+---
+--- Redisson is there if `make interop` has prepared it.
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
@@ -37,8 +37,8 @@ local function replica_of(master)
   end, PATIENCE, "the master has a replica")
 end
 
--- Calls fn, which may raise errors, until it returns true.
--- @treturn number when that was
+--- Calls fn, which may raise errors, until it returns true.
+---@return number # when that was
 local function until_done(fn)
   local last
   eventually(function()

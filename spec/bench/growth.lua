@@ -1,7 +1,7 @@
 --- A million cycles of lock and unlock in one process, each on a lock of its
 --- own name, one in ten contended: does memory grow? Prints JSON.
---
---    rlockctl growth.lua [CYCLES]              the server is RLOCK_URL
+---
+---   rlockctl growth.lua [CYCLES]              the server is RLOCK_URL
 
 local resident = require "spec.bench.resident"
 local rlock = require "rlock"

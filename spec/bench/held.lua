@@ -1,7 +1,7 @@
 --- One process holds many locks under its watchdog: is each renewed in time, at
 --- what cost, and how much memory does a held lock take? Prints JSON.
---
---    rlockctl held.lua [LOCKS [SECONDS [LEASE]]]    the server is RLOCK_URL
+---
+---   rlockctl held.lua [LOCKS [SECONDS [LEASE]]]    the server is RLOCK_URL
 
 local resident = require "spec.bench.resident"
 local rlock = require "rlock"

@@ -1,9 +1,9 @@
 --- Requests that lock and unlock in nginx, compared with requests that send the
 --- same two EVALSHA by plain cosocket code; and the handover of a lock between
 --- workers, compared with a round trip to Redis. Prints one line of JSON.
---
---    spec/tools/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
---                                             the server is RLOCK_URL
+---
+---   spec/tools/in-nginx spec/bench/openresty.lua ROUNDS SECONDS
+---                                            the server is RLOCK_URL
 
 local median = require("spec.bench.statistics").median
 local nginx = require "spec.tools.nginx"

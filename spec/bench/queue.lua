@@ -1,10 +1,10 @@
 --- Many tasks of one client wait for a fair lock: how long does a grant take,
 --- and how many requests does the client send while nothing happens? Prints
 --- JSON.
---
---    rlockctl queue.lua fair|write [WAITERS]   the server is RLOCK_URL
---
---  The server must be private: statistics and data are reset.
+---
+---   rlockctl queue.lua fair|write [WAITERS]   the server is RLOCK_URL
+---
+--- The server must be private: statistics and data are reset.
 
 local rlock = require "rlock"
 

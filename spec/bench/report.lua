@@ -1,9 +1,9 @@
 --- Writes what spec/bench/peers/run measured: as Markdown, as CSV, and as input
 --- for gnuplot. Text only: the caller writes the files.
---
---  A section is { id =, title =, note =, x = "tasks", points = { 1, 64 },
---  field = "rate", unit = "1/s", more = { { field, title }, ... }, results =
---  { [peer] = { [point] = list of turns } } }.
+---
+--- A section is { id =, title =, note =, x = "tasks", points = { 1, 64 },
+--- field = "rate", unit = "1/s", more = { { field, title }, ... }, results =
+--- { [peer] = { [point] = list of turns } } }.
 
 local statistics = require "spec.bench.statistics"
 
@@ -61,10 +61,10 @@ local function fields_of(section)
 end
 
 --- The report.
--- @tparam table about lines about the machine and the run
--- @tparam {table,...} sections
--- @tparam {string,...} peers in the order of the rows
--- @tparam {string,...} skipped lines
+---@param about table lines about the machine and the run
+---@param sections {table,...}
+---@param peers {string,...} in the order of the rows
+---@param skipped {string,...} lines
 function report.markdown(about, sections, peers, skipped)
   local parts = { "# rlock beside other lock libraries",
     table.concat(about, "\n") }

@@ -1,13 +1,13 @@
 --- `make bench`: the cost of a lock, beside a baseline in bare C (bare.c) that
 --- alternates with it on the same private Redis. Prints medians.
---
---    lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [queue] [growth]
---                              [start] [openresty] [costs] [crowd] [cluster]
---                              [wakes] [failover] [stampede]
---
---    B=build     folder with rlockctl and spec/bare
---    ROUNDS=5    turns of each                   SECONDS=2    per turn
---    TASKS="1 16 64 256 1000"                WAITERS="300 3000 12000 20000"
+---
+---   lua5.4 spec/bench/run.lua [cycles] [held] [waiting] [queue] [growth]
+---                             [start] [openresty] [costs] [crowd] [cluster]
+---                             [wakes] [failover] [stampede]
+---
+---   B=build     folder with rlockctl and spec/bare
+---   ROUNDS=5    turns of each                   SECONDS=2    per turn
+---   TASKS="1 16 64 256 1000"                WAITERS="300 3000 12000 20000"
 
 package.path = "./?.lua;" .. package.path
 

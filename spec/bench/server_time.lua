@@ -20,12 +20,12 @@ local function read_stats(client)
 end
 
 --- Measures fn(1) to fn(times), after fn(0) has loaded the scripts.
--- @tparam table client
--- @tparam integer times
--- @tparam function fn
--- @tparam[opt=10] integer batches
--- @treturn table per call of fn: requests, commands inside them, and usec in
---   the fastest batch, the one with the least contention for the processor
+---@param client table
+---@param times integer
+---@param fn function
+---@param batches? integer default: 10
+---@return table # per call of fn: requests, commands inside them, and usec in
+---  the fastest batch, the one with the least contention for the processor
 function server_time.of(client, times, fn, batches)
   local cost, each = { requests = 0, commands = 0, usec = math.huge },
     math.max(times // (batches or 10), 1)

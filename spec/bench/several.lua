@@ -1,8 +1,8 @@
 --- Cycles of lock and unlock in a cluster of 3 nodes beside one server, and
 --- those that a replica confirms beside those that none does. Starts servers of
 --- its own, on loopback ports. Prints tables.
---
---    rlockctl several.lua ROUNDS SECONDS "TASKS..."
+---
+---   rlockctl several.lua ROUNDS SECONDS "TASKS..."
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"

@@ -1,14 +1,14 @@
 --- Bursts of requests for a page that nobody has cached, on two servers with
 --- nginx: how often they ask the origin, and how long they take. Prints a row
 --- for each way:
----   none   each server has a cache in a shared dict, without a lock
----   dict   the same with the recipe of lua-resty-lock: add() in a shared dict,
----          and sleeps of 1 ms to 500 ms. (Our own few lines of that recipe,
----          because Debian does not have the library.)
----   rlock  client:compute
---
---    spec/tools/in-nginx spec/bench/stampede.lua [ROUNDS] [REQUESTS] [SECONDS]
---                                             of the origin for a page
+---  none   each server has a cache in a shared dict, without a lock
+---  dict   the same with the recipe of lua-resty-lock: add() in a shared dict,
+---         and sleeps of 1 ms to 500 ms. (Our own few lines of that recipe,
+---         because Debian does not have the library.)
+---  rlock  client:compute
+---
+---   spec/tools/in-nginx spec/bench/stampede.lua [ROUNDS] [REQUESTS] [SECONDS]
+---                                            of the origin for a page
 
 local at_once = require "spec.tools.at_once"
 local clock = require "resty.rlock.host.clock"

@@ -1,9 +1,9 @@
 --- Many tasks wait for a lock that somebody else holds: how much memory does
 --- each take? Prints JSON.
---
---    rlockctl waiting.lua one|each [TASKS]     all wait for one lock, or each
---                                              for its own; the server is
---                                              RLOCK_URL
+---
+---   rlockctl waiting.lua one|each [TASKS]     all wait for one lock, or each
+---                                             for its own; the server is
+---                                             RLOCK_URL
 
 local resident = require "spec.bench.resident"
 local rlock = require "rlock"

@@ -2,8 +2,8 @@
 --- cluster, and there after the slots of the locks have moved; from the call of
 --- unlock and from its return, beside a round trip. Starts servers of its own.
 --- Prints a table.
---
---    rlockctl wakes.lua [TURNS]
+---
+---   rlockctl wakes.lua [TURNS]
 
 local clusters = require "spec.tools.cluster"
 local redis = require "spec.tools.redis"
@@ -30,9 +30,9 @@ local function attach(pair, server)
   pair.its = assert(rlock.open("redis://127.0.0.1:" .. server.port))
 end
 
--- Hands a lock over, and swaps the handles.
--- @treturn number seconds since the call of unlock
--- @treturn number seconds since its return
+--- Hands a lock over, and swaps the handles.
+---@return number # seconds since the call of unlock
+---@return number # seconds since its return
 local function hand_over(pair)
   local got
   local waiter = rlock.spawn(function()

@@ -1,6 +1,6 @@
 --- Tests of rlock.core itself, run by core_test.c, which provides `check` (a
---  condition, and a value to show if it is false) and `path`, the socket of a
---  redis-server. Each function returned here runs in a fresh Lua state.
+--- condition, and a value to show if it is false) and `path`, the socket of a
+--- redis-server. Each function returned here runs in a fresh Lua state.
 
 -- luacheck: std lua54
 

@@ -1,5 +1,5 @@
 --- The search behind rlockctl check, on a toy: a register of which each step
---  sets one bit. It is faulty when certain bits have been set in their order.
+--- sets one bit. It is faulty when certain bits have been set in their order.
 
 local explore = require "rlockctl.check.explore"
 

@@ -1,5 +1,5 @@
 --- rlockctl check finds nothing in the built-in kinds: with one operation for
---  each client, and within its default bounds.
+--- each client, and within its default bounds.
 
 local ctl = require "spec.cli.ctl"
 local kinds = require "spec.tools.kinds"

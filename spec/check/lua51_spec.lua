@@ -13,9 +13,9 @@ local FUNCTIONS, SCRIPTS = 2000, 500
 
 local seen, globals = lua51.environment {}
 
--- Runs a script in the model.
--- @treturn boolean
--- @return the result or error
+--- Runs a script in the model.
+---@return boolean
+---@return any # the result or error
 local function run(text, words)
   globals.KEYS, globals.ARGV = { words[1], words[2] }, { words[3], words[4] }
   local script, fault = lua51.load(text, seen)
@@ -33,8 +33,8 @@ local function result_of(text)
   return ok and "ok " .. tostring(value):gsub("\n", " ") or "error"
 end
 
--- Runs the scripts of cases in the model and under lua5.1.
--- @treturn number  of how many the model lacks nothing
+--- Runs the scripts of cases in the model and under lua5.1.
+---@return number # of how many the model lacks nothing
 local function compare(cases)
   local compared = 0
   for i, want in ipairs(differential.lua51(cases)) do

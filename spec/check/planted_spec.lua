@@ -1,5 +1,5 @@
 --- rlockctl check finds planted faults (spec/rows/planted.lua). Each is in a
---  copy of the policy's file, which precedes the original on the path.
+--- copy of the policy's file, which precedes the original on the path.
 
 local ctl = require "spec.cli.ctl"
 local plant = require "spec.tools.plant"

@@ -1,5 +1,5 @@
 --- The model of Redis by itself: what it lacks, its copies, clock and texts.
---  model_spec.lua compares it with a server.
+--- model_spec.lua compares it with a server.
 
 local host = require "rlockctl.model.host"
 local modelled = require "rlockctl.model.redis"

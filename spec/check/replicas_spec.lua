@@ -1,7 +1,7 @@
 --- Confirmation by replicas ends within the deadline of the request. WAIT is
---  simulated: it returns at once if the replica is there, otherwise when the
---  replica comes back or the time of WAIT is over. Redis looks for the latter
---  ten times a second, so it ends late, here as late as possible.
+--- simulated: it returns at once if the replica is there, otherwise when the
+--- replica comes back or the time of WAIT is over. Redis looks for the latter
+--- ten times a second, so it ends late, here as late as possible.
 
 local rlock_client = require "rlock.client"
 local sentinels = require "rlockctl.simulate.sentinels"

@@ -1,7 +1,7 @@
 --- The client on the simulated host, and planted faults that are found. All
---  seeds are fixed, so only a change of the code causes a new failure; `make
---  simulate` runs fresh ones. RLOCK_MORE is the CPU time, in seconds, for more
---  seeds on servers without failover.
+--- seeds are fixed, so only a change of the code causes a new failure; `make
+--- simulate` runs fresh ones. RLOCK_MORE is the CPU time, in seconds, for more
+--- seeds on servers without failover.
 
 local ctl = require "spec.cli.ctl"
 local plant = require "spec.tools.plant"

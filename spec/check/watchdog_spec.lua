@@ -250,8 +250,8 @@ describe("many holds", function()
 end)
 
 describe("locks that are renewed in one request", function()
-  -- Sleeps past the next renewals.
-  -- @treturn integer the requests sent meanwhile
+  --- Sleeps past the next renewals.
+  ---@return integer # the requests sent meanwhile
   local function requests_of_next(self)
     local before = self.requests
     self.sleep(10)

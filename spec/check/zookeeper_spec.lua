@@ -1,5 +1,5 @@
 --- The client on a model of ZooKeeper, and planted faults that are found. As in
---  simulate_spec.lua, all seeds are fixed.
+--- simulate_spec.lua, all seeds are fixed.
 
 local client = require "rlock.client"
 local ctl = require "spec.cli.ctl"

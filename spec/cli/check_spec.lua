@@ -1,5 +1,5 @@
 --- rlockctl check: the classic faults of locks are found, each with a short
---  trace that can be replayed; and nothing is found in locks that are right.
+--- trace that can be replayed; and nothing is found in locks that are right.
 
 local ctl = require "spec.cli.ctl"
 

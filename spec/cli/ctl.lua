@@ -1,16 +1,16 @@
 --- rlockctl as a process, seen from outside: both output streams, exit status,
 --- signals.
---
---    local ctl = require "spec.cli.ctl"
---    local result = ctl.run { "-e", "print(1)", url = server.url }
---    -- result.status, .signal, .out, .err
---    local holder = ctl.start { "script.lua", url = server.url }
---    holder:says("ready") holder:kill(15) result = holder:wait()
---    teardown(ctl.clean)
---
---  Options besides the words: url (RLOCK_URL), env (name -> value, or false to
---  unset), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
---  `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
+---
+---   local ctl = require "spec.cli.ctl"
+---   local result = ctl.run { "-e", "print(1)", url = server.url }
+---   -- result.status, .signal, .out, .err
+---   local holder = ctl.start { "script.lua", url = server.url }
+---   holder:says("ready") holder:kill(15) result = holder:wait()
+---   teardown(ctl.clean)
+---
+--- Options besides the words: url (RLOCK_URL), env (name -> value, or false to
+--- unset), stdin (a text), cwd, program (instead of rlockctl), limit (seconds).
+--- `local:` uses the spec's own folder, ctl.folder(), unless env overrides it.
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
@@ -106,7 +106,7 @@ function Running:says(text)
 end
 
 --- Waits for its end; raises after the limit.
--- @return table status, signal (0: none), out, err
+---@return any # table status, signal (0: none), out, err
 function Running:wait()
   local status, signal = self.process:wait(self.limit)
   if not status then

@@ -1,5 +1,5 @@
 --- rlockctl run while Sentinel fails over to another server.
--- #long
+--- #long
 
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"

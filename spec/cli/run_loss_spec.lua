@@ -1,7 +1,7 @@
 --- rlockctl run while its lock is lost, its server fails, or rlockctl itself is
 --- stopped or killed: the command and all its descendants are dead before
 --- another client can acquire the lock.
--- #long
+--- #long
 
 local alive = require "spec.tools.alive"
 local ctl = require "spec.cli.ctl"

@@ -1,5 +1,5 @@
 --- rlockctl try, and rlockctl check --on: steps on the model, and on a server,
---  which agree.
+--- which agree.
 
 local ctl = require "spec.cli.ctl"
 local redis = require "spec.tools.redis"

@@ -1,11 +1,11 @@
 --- Makes the specs of one peer out of lists of scenarios.
---
---    require "spec.interop.against" (busted, "redisson4", 5, {
---      { "lock", require "spec.interop.locks" }, ... }[, set, "a cluster"])
---
---  `busted` is a table of its functions, which are there only in spec files; 5
---  servers are there for RedLocks; the locks are in a set of servers, see
---  world.new. A scenario is a title and a function of the world and the kind.
+---
+---   require "spec.interop.against" (busted, "redisson4", 5, {
+---     { "lock", require "spec.interop.locks" }, ... }[, set, "a cluster"])
+---
+--- `busted` is a table of its functions, which are there only in spec files; 5
+--- servers are there for RedLocks; the locks are in a set of servers, see
+--- world.new. A scenario is a title and a function of the world and the kind.
 
 local world = require "spec.interop.world"
 

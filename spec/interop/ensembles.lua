@@ -5,7 +5,7 @@ local files = require "spec.tools.files"
 local peers = require "spec.tools.zookeeper_peer"
 local zookeeper = require "spec.tools.zookeeper"
 
---- @tparam[opt] string class_path  a file; default: Debian's server
+---@param class_path? string a file; default: Debian's server
 return function(class_path)
   -- The server, with a client of its own. Names are paths.
   local set = { forms = { "interop/%d", "i%d", "interop/a{%d}/b" } }

@@ -17,9 +17,9 @@ local function contend(all, n, process, kind, name, key, rounds)
   end
 end
 
--- Tasks of both sides contend for a lock.
--- @tparam integer rounds of each task
--- @treturn integer how often it went from one side to the other
+--- Tasks of both sides contend for a lock.
+---@param rounds integer of each task
+---@return integer # how often it went from one side to the other
 local function together(w, kind, name, rounds)
   local key, all, mixed, backwards = w:counter(), {}, 0, 0
   contend(all, TASKS, w.theirs, kind, name, key, rounds)
@@ -34,7 +34,7 @@ local function together(w, kind, name, rounds)
   return mixed
 end
 
--- @tparam[opt] function prepare called with the name before all
+---@param prepare? function called with the name before all
 local function both_contend(w, kind, prepare)
   local name = w:name()
   if prepare then prepare(name) end

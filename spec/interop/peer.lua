@@ -1,46 +1,46 @@
 --- A process of another client library, or of ours, that does what a spec
 --- tells it to. They all do the same things, so that a spec can set any two
 --- against each other, either way round.
---
---    local theirs = peer.start(server, "theirs", "redisson4", options)
---    local task = theirs:task()
---    task:ask("take", "lock", "x", -1, -1)      --> true
---    local waiting = theirs:task():send("take", "lock", "x", -1, -1)
---    waiting:is_answered()                      --> false
---    task:ask("give", "lock", "x")              --> true
---    waiting:answer()                           --> true
---    theirs:kill()
---
---  A program is "ours", in rlockctl; "nginx", the same there; or started with
---  the words in the file $B/interop/PROGRAM.command, which spec/interop/run
---  writes. Further words are: a name for this process, the watchdog's
---  lease in milliseconds, the address of the server, and those of the servers
---  for RedLocks. If the environment has LOCKS, a URL, the locks are there, and
---  the rest on the server. It prints "ready", takes lines from the list
---  NAME:commands, "ID TASK VERB KIND THING ...", does what each task is told,
---  in order, and appends "ID ANSWER" to NAME:answers, where the answer is
---  "ok ...", "no", or "error TEXT". Each task is its own holder of locks.
---
---    take WAIT LEASE [milliseconds; -1: the watchdog's]   ok [TOKEN]
---    give [TOKEN]          gives it back; no: it was not that task's. A member
---                          of a double barrier enters and leaves
---    force                 frees it by force; no: there was nothing to free
---    heed                  takes it, and releases it on a release request
---    revoke                asks the holders to give it back; no: nobody can be
---                          asked
---    state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)
---    renew TOKEN LEASE     gives it a new lease
---    visit LIST            takes it, appends NAME:TASK to the list, gives it
---    contend KEY ROUNDS    takes it, adds one to KEY in two round trips, to
---                          KEY:sum in one, its name to KEY:last, its fencing
---                          token to KEY:token, gives it. ok SWITCHES BACK: it
---                          followed another process, a token was not greater
---    compare KEY ROUNDS    as a reader: ok N, how often KEY was not KEY:sum
---    crowd KEY ROUNDS      ok N, how many were in there at most
---    set N, add N, count, acquired, drain            semaphore and permits
---    leader                ok WHO, of an election
---    set N, count, down, await WAIT, delete          latch
---    set N, await WAIT, delete                       barrier
+---
+---   local theirs = peer.start(server, "theirs", "redisson4", options)
+---   local task = theirs:task()
+---   task:ask("take", "lock", "x", -1, -1)      --> true
+---   local waiting = theirs:task():send("take", "lock", "x", -1, -1)
+---   waiting:is_answered()                      --> false
+---   task:ask("give", "lock", "x")              --> true
+---   waiting:answer()                           --> true
+---   theirs:kill()
+---
+--- A program is "ours", in rlockctl; "nginx", the same there; or started with
+--- the words in the file $B/interop/PROGRAM.command, which spec/interop/run
+--- writes. Further words are: a name for this process, the watchdog's
+--- lease in milliseconds, the address of the server, and those of the servers
+--- for RedLocks. If the environment has LOCKS, a URL, the locks are there, and
+--- the rest on the server. It prints "ready", takes lines from the list
+--- NAME:commands, "ID TASK VERB KIND THING ...", does what each task is told,
+--- in order, and appends "ID ANSWER" to NAME:answers, where the answer is
+--- "ok ...", "no", or "error TEXT". Each task is its own holder of locks.
+---
+---   take WAIT LEASE [milliseconds; -1: the watchdog's]   ok [TOKEN]
+---   give [TOKEN]          gives it back; no: it was not that task's. A member
+---                         of a double barrier enters and leaves
+---   force                 frees it by force; no: there was nothing to free
+---   heed                  takes it, and releases it on a release request
+---   revoke                asks the holders to give it back; no: nobody can be
+---                         asked
+---   state                 ok LOCKED(0|1) COUNT(of that task) TTL(ms)
+---   renew TOKEN LEASE     gives it a new lease
+---   visit LIST            takes it, appends NAME:TASK to the list, gives it
+---   contend KEY ROUNDS    takes it, adds one to KEY in two round trips, to
+---                         KEY:sum in one, its name to KEY:last, its fencing
+---                         token to KEY:token, gives it. ok SWITCHES BACK: it
+---                         followed another process, a token was not greater
+---   compare KEY ROUNDS    as a reader: ok N, how often KEY was not KEY:sum
+---   crowd KEY ROUNDS      ok N, how many were in there at most
+---   set N, add N, count, acquired, drain            semaphore and permits
+---   leader                ok WHO, of an election
+---   set N, count, down, await WAIT, delete          latch
+---   set N, await WAIT, delete                       barrier
 
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
@@ -110,11 +110,11 @@ end
 local serial = 0
 
 --- Starts a process.
--- @tparam table server an object of spec/tools/redis.lua
--- @tparam string name
--- @tparam string program what spec/interop/run has prepared
--- @tparam table options watchdog (milliseconds), address, members (addresses);
---   environment (additions to it)
+---@param server table an object of spec/tools/redis.lua
+---@param name string
+---@param program string what spec/interop/run has prepared
+---@param options table watchdog (milliseconds), address, members (addresses);
+---  environment (additions to it)
 function peer.start(server, name, program, options)
   serial = serial + 1
   local self = setmetatable({
@@ -189,9 +189,9 @@ function Task:ask(...) return self:send(...):answer() end
 function Pending:is_answered() return self.text ~= nil end
 
 --- Waits for the answer.
--- @tparam[opt=30] number seconds at most
--- @treturn boolean true for "ok", false for "no"
--- @treturn string|nil ... the words after it; numbers where they are
+---@param seconds? number at most; default: 30
+---@return boolean # true for "ok", false for "no"
+---@return string? # ... the words after it; numbers where they are
 function Pending:answer(seconds)
   local who = self.task.peer
   local left = seconds or SECONDS

@@ -26,7 +26,7 @@ local function masters_of(its)
 end
 
 --- A cluster.
--- @tparam string sharded Redisson's shardedSubscriptionMode: "OFF", "AUTO"
+---@param sharded string Redisson's shardedSubscriptionMode: "OFF", "AUTO"
 function sets.cluster(sharded)
   return {
     start = start_cluster, nodes = masters_of, forms = CLUSTER_FORMS,

@@ -1,10 +1,10 @@
 --- The fixture of an interop spec: a private Redis, a process of ours, one of
 --- theirs, and a connection for inspection.
---
---    local world = require "spec.interop.world"
---    local w = world.new("redisson4")
---    for a, b in w:both_ways() do ... end       -- ours, theirs; theirs, ours
---    w:stop()
+---
+---   local world = require "spec.interop.world"
+---   local w = world.new("redisson4")
+---   for a, b in w:both_ways() do ... end       -- ours, theirs; theirs, ours
+---   w:stop()
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"
@@ -43,8 +43,8 @@ local function connect(server)
   })
 end
 
--- Starts the servers that have the locks, if they are not the one of all else.
--- @tparam table set see world.new
+--- Starts the servers that have the locks, if they are not the one of all else.
+---@param set table see world.new
 local function start_set(self, set)
   self.set, self.forms = set.start(), set.forms or FORMS
   for _, own in ipairs { "asleep", "is_gone" } do
@@ -60,12 +60,12 @@ local function start_set(self, set)
 end
 
 --- Starts the servers and both processes.
--- @tparam string program theirs, as spec/interop/run has prepared it
--- @tparam[opt=0] integer members how many servers for RedLocks
--- @tparam[opt] table set the servers of the locks: start(), which returns an
---   object with `url` and `stop`; nodes(object), the servers with keys; forms
---   of names; sharded, Redisson's shardedSubscriptionMode; asleep and is_gone,
---   which replace those here; ours, the program of our side
+---@param program string theirs, as spec/interop/run has prepared it
+---@param members? integer how many servers for RedLocks; default: 0
+---@param set? table the servers of the locks: start(), which returns an object
+---  with `url` and `stop`; nodes(object), the servers with keys; forms of
+---  names; sharded, Redisson's shardedSubscriptionMode; asleep and is_gone,
+---  which replace those here; ours, the program of our side
 function world.new(program, members, set)
   local self = setmetatable({
     program = program, members = {}, processes = {}, names = 0, forms = FORMS,
@@ -181,8 +181,8 @@ local function calls_of_waiters(w)
 end
 
 --- How often processes have subscribed to the channels of `name`.
--- @tparam string name
--- @tparam string kind "" for those of PUBLISH, "SHARD" for those of SPUBLISH
+---@param name string
+---@param kind string "" for those of PUBLISH, "SHARD" for those of SPUBLISH
 function World:subscriptions(name, kind)
   local n = 0
   for _, node in ipairs(self.nodes) do
@@ -246,16 +246,16 @@ local function within(pending, since, least, most)
 end
 
 --- Checks that `pending` is answered by ok at once.
--- @tparam table pending
--- @tparam number since when it was made possible
+---@param pending table
+---@param since number when it was made possible
 function world.at_once(pending, since) within(pending, since, 0, SLACK) end
 
 --- Checks that `pending` is answered by ok when a lease is over that was
 --- renewed until now at most.
--- @tparam table pending
--- @tparam number taken a time before the lease began
--- @tparam[opt=the watchdog's] number lease seconds
--- @tparam[opt=0] number more seconds that it may take besides
+---@param pending table
+---@param taken number a time before the lease began
+---@param lease? number seconds; default: the watchdog's
+---@param more? number seconds that it may take besides; default: 0
 function world.after_lease(pending, taken, lease, more)
   lease = lease or world.WATCHDOG
   within(pending, taken, lease - EARLY,

@@ -1,11 +1,11 @@
 --- The checks and tests that may catch mutants of each file. They run in this
---  order, until one fails; the quick ones first.
---
---  "check ..." is rlockctl check; "simulate ..." is spec/simulate/run.lua with
---  these settings; anything else names a spec, perhaps with a pattern of its
---  tests' names. After "then" come those that a quick run leaves out.
---
---  A quick run has no mutants of files whose list begins with "then".
+--- order, until one fails; the quick ones first.
+---
+--- "check ..." is rlockctl check; "simulate ..." is spec/simulate/run.lua with
+--- these settings; anything else names a spec, perhaps with a pattern of its
+--- tests' names. After "then" come those that a quick run leaves out.
+---
+--- A quick run has no mutants of files whose list begins with "then".
 
 local client = { "simulate RUNS=8", "reentrant_spec", "answers_spec",
   "own_policies_spec" }

@@ -1,7 +1,7 @@
 --- Accepted survivors. For each file: the function, the change (its operator
---  and, where the function has several such changes, which one), as `make
---  mutate` prints them, and the reason. Those with `equal` are equivalent to
---  the original.
+--- and, where the function has several such changes, which one), as `make
+--- mutate` prints them, and the reason. Those with `equal` are equivalent to
+--- the original.
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 

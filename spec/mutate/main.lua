@@ -1,10 +1,10 @@
 --- lua5.4 spec/mutate/main.lua choose SEED=n [COUNT=n] [EACH=n] [LEAST=n]
---      [FILE=path] [QUICK=1]
---      prints a line "FILE NUMBER" for each chosen mutant. Before them come
---      lines "FILE -KILLER", which try each killer on the unchanged file
---  lua5.4 spec/mutate/main.lua report [GATE=percent] <RESULTS
---      prints what was caught, and the survivors by file; fails if that is too
---      little
+---     [FILE=path] [QUICK=1]
+---     prints a line "FILE NUMBER" for each chosen mutant. Before them come
+---     lines "FILE -KILLER", which try each killer on the unchanged file
+--- lua5.4 spec/mutate/main.lua report [GATE=percent] <RESULTS
+---     prints what was caught, and the survivors by file; fails if that is too
+---     little
 
 local killers = require "spec.mutate.killers"
 local known = require "spec.mutate.known"

@@ -1,10 +1,10 @@
 --- Makes the mutants of a Lua file: copies with one small fault each. Works on
---  tokens; a change that does not load is no mutant.
---
---  A mutant: from, to (bytes), text (what replaces them), line, old and new
---  (the lines before and after the change), place (the function) and key (the
---  change; where the function has n such changes, with ", 2 of n"). The last
---  two name the mutant in known.lua.
+--- tokens; a change that does not load is no mutant.
+---
+--- A mutant: from, to (bytes), text (what replaces them), line, old and new
+--- (the lines before and after the change), place (the function) and key (the
+--- change; where the function has n such changes, with ", 2 of n"). The last
+--- two name the mutant in known.lua.
 
 local lexer = require "rlock.script.lexer"
 
@@ -240,8 +240,8 @@ local function number(list)
 end
 
 --- All mutants of a file.
--- @tparam string text
--- @treturn table a list
+---@param text string
+---@return table # a list
 function mutants.of(text)
   local tokens = lexer.tokens(text)
   local closing = parentheses(tokens)

@@ -1,7 +1,7 @@
 --- Runs one mutant: lua5.4 spec/mutate/one.lua FILE NUMBER FOLDER [quick]
---  Number -K runs the Kth of the file's killers on the file as it is. Prints a
---  line, with tabs: the file, the number, what caught it (or "none"), seconds,
---  the test that failed.
+--- Number -K runs the Kth of the file's killers on the file as it is. Prints a
+--- line, with tabs: the file, the number, what caught it (or "none"), seconds,
+--- the test that failed.
 
 local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"

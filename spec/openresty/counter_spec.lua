@@ -1,10 +1,10 @@
 --- Mutual exclusion, counted: nginx workers and rlockctl increment a number
 --- that only the lock protects, and no update is lost although workers are
 --- killed.
---
---  RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in
---  make soak.
--- #long
+---
+--- RLOCK_ROUNDS is the number of updates: 5000 by default, 20000 in
+--- make soak.
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"

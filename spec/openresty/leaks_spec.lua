@@ -1,9 +1,9 @@
 --- Requests leave nothing behind, however they end: one in ten because its
 --- client disconnects, others by an error or by ngx.exit without an unlock,
 --- most of them normally.
---
---  RLOCK_ROUNDS=20000, as in make soak: 100 000 requests. Otherwise 20 000.
--- #long
+---
+--- RLOCK_ROUNDS=20000, as in make soak: 100 000 requests. Otherwise 20 000.
+--- #long
 
 local at_once = require "spec.tools.at_once"
 local eventually = require "spec.tools.eventually"

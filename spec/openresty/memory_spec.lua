@@ -1,6 +1,6 @@
 --- The memory of workers whose requests all want one lock does not grow with
 --- the number of requests. Code compiled by LuaJIT counts as Lua's memory.
--- #long
+--- #long
 
 local at_once = require "spec.tools.at_once"
 local nginx = require "spec.tools.nginx"

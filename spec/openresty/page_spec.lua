@@ -1,7 +1,7 @@
 --- The page of the examples for nginx, in a real browser: holders and waiters
 --- appear and disappear while it is open.
 ---
----   RLOCK_PICTURES=folder     saves screenshots there
+---  RLOCK_PICTURES=folder     saves screenshots there
 
 local browser = require "spec.tools.browser"
 local eventually = require "spec.tools.eventually"

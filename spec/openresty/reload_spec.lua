@@ -1,6 +1,6 @@
 --- Workers told to end while requests are served, by a reload and by a quit: no
 --- request fails, no worker stays, nothing is held beyond its lease.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"

@@ -1,6 +1,6 @@
 --- Sentinel in nginx: a timer of the worker follows the master, requests do
 --- not; what is open ends with the worker.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local nginx = require "spec.tools.nginx"

@@ -1,5 +1,5 @@
 --- The programs of `make bench` run. Their figures are not checked.
--- #long
+--- #long
 
 local program = require "spec.tools.program"
 local redis = require "spec.tools.redis"

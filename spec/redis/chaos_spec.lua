@@ -3,10 +3,10 @@
 --- connections are broken, muted, delayed and frozen; servers are stopped. Two
 --- holders never have valid_for() at once, nothing ends the program, and
 --- nothing is left behind.
---
---  RLOCK_SEED repeats a run's choices (but not its timing), RLOCK_CHAOS is its
---  duration in seconds.
--- #long
+---
+--- RLOCK_SEED repeats a run's choices (but not its timing), RLOCK_CHAOS is its
+--- duration in seconds.
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"

@@ -25,8 +25,8 @@ end
 
 local function open(options) return fixtures.open(cluster.url, options) end
 
--- Starts a task that waits for a lock which another client holds.
--- @return the task; and a function: does the task's client hear releases?
+--- Starts a task that waits for a lock which another client holds.
+---@return any # the task; and a function: does the task's client hear releases?
 local function start_waiter(client, name)
   local lock = client:lock(name)
   local waiter = task.start(function() return lock:lock { wait = SOON } end)

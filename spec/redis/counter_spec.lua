@@ -1,6 +1,6 @@
 --- Mutual exclusion, counted: two processes of fifty tasks each increment a
 --- number that only the lock protects, and no update is lost.
--- #long
+--- #long
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"

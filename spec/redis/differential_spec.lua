@@ -1,7 +1,7 @@
 --- Random functions, run natively and as server scripts: under lua5.1, and some
 --- in a real server. spec/soak/differential_spec.lua runs more. RLOCK_SEED
 --- repeats a run; set to the seed of a failure, it starts with that function.
--- #long
+--- #long
 
 local differential = require "spec.tools.differential"
 local redis = require "spec.tools.redis"

@@ -1,5 +1,5 @@
 --- How redis/errors.lua classifies Redis' errors, checked against real servers:
---  that nothing was applied is verified.
+--- that nothing was applied is verified.
 
 local errors = require "rlock.redis.errors"
 local eventually = require "spec.tools.eventually"

@@ -2,9 +2,9 @@
 --- cluster and behind Sentinels. The number's store is another server, which
 --- issues fencing tokens and so detects two holders at the same time. With
 --- confirmation by replicas there are never two; otherwise, a loss is reported.
---
---  RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
--- #long
+---
+--- RLOCK_FAILOVERS is the number of failovers: 5; make soak has 100.
+--- #long
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"

@@ -1,7 +1,7 @@
 --- Two versions of rlock in one queue: the fair locks from before liveness.lua,
 --- from the git history, beside the current ones. What depends on time runs on
 --- the model of Redis.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"

@@ -1,7 +1,7 @@
 --- Waits without a limit, in a program that is too busy to serve them, and
 --- under a new password. spec/check/for_ever_spec.lua has those for a server
 --- that is away.
--- #long
+--- #long
 
 local control = require "spec.tools.control"
 local fixtures = require "spec.tools.fixtures"

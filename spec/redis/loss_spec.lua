@@ -1,6 +1,6 @@
 --- Late delivery: a real network drops abandoned requests, and the kernel
 --- retransmits them once the lock has been used again.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local late_rows = require "spec.rows.late"

@@ -1,9 +1,9 @@
 --- Slots of a cluster move, nodes are added and removed, and one loses its
 --- data, while tasks acquire and release locks. No two tasks hold a lock at the
 --- same time. Memory, connections and subscriptions do not grow.
---
---  RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
--- #long
+---
+--- RLOCK_MOVES is the number of moves: 200; make soak has 1 000.
+--- #long
 
 local clusters = require "spec.tools.cluster"
 local control = require "spec.tools.control"
@@ -71,8 +71,8 @@ local function move_all_to(target)
   end
 end
 
--- Moves the slots from node to node.
--- @tparam integer rounds of all slots
+--- Moves the slots from node to node.
+---@param rounds integer of all slots
 local function move_all(rounds)
   for _ = 1, rounds do
     turn = turn + 1
@@ -103,9 +103,9 @@ local function hold(lock, name)
   give_back(lock)
 end
 
--- Tasks of all clients contend for all locks while `fn` runs. `fn` is called
--- with a function that waits until each lock was taken again.
--- @treturn integer how often they had one
+--- Tasks of all clients contend for all locks while `fn` runs. `fn` is called
+--- with a function that waits until each lock was taken again.
+---@return integer # how often they had one
 local function under_load(fn)
   local tasks, grants, had, is_over = {}, 0, {}, false
   for i = 1, CLIENTS * TASKS * #names do

@@ -2,10 +2,10 @@
 --- always fail, and so do the processes. The number's store hands out fencing
 --- tokens and accepts a write only with the latest; a process whose write is
 --- rejected must have lost the lock before.
---
---  RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in
---  make soak.
--- #long
+---
+--- RLOCK_ROUNDS is the number of increments: 1000 by default, 20000 in
+--- make soak.
+--- #long
 
 local wait = require "spec.tools.eventually"
 local fence = require "spec.tools.fence"

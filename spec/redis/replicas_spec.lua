@@ -1,5 +1,5 @@
 --- Holds that count only once replicas have them.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"

@@ -1,6 +1,6 @@
 --- A split brain: the master is cut off from its replicas and the Sentinels,
 --- which promote a replica. Clients still reach the old master, and it writes.
--- #long
+--- #long
 
 local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"

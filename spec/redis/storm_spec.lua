@@ -1,8 +1,8 @@
 --- Owners in two hosts contend for locks of all kinds while requests are lost
 --- or delivered late: no two ever hold one at once, as judged from outside.
---
---  RLOCK_SEED repeats a run's choices (but not its timing).
--- #long
+---
+--- RLOCK_SEED repeats a run's choices (but not its timing).
+--- #long
 
 local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"

@@ -1,15 +1,15 @@
 --- Redisson's own tests of its locks, as far as they apply to any client, and
 --- which kinds of ours pass them: each kind in `kinds`, except those listed as
---
---    no        the test does not apply to them: why
---    differs   they behave differently, as a test of that name asserts: how
---
---  spec/redis/behaviours_spec.lua checks that there is a test of that name for
---  each kind that passes or differs.
---
---  Left out are tests of Java internals and of the rate limiter, which rlock
---  lacks. What RedissonReadWriteLockTest and RedissonFasterMultiLockTest repeat
---  from RedissonLockTest is listed there.
+---
+---   no        the test does not apply to them: why
+---   differs   they behave differently, as a test of that name asserts: how
+---
+--- spec/redis/behaviours_spec.lua checks that there is a test of that name for
+--- each kind that passes or differs.
+---
+--- Left out are tests of Java internals and of the rate limiter, which rlock
+--- lacks. What RedissonReadWriteLockTest and RedissonFasterMultiLockTest repeat
+--- from RedissonLockTest is listed there.
 
 local kinds = require "spec.tools.kinds"
 

@@ -1,5 +1,5 @@
 --- What client:compute does on each back end, for the specs of both:
----   { what, function (open, name, most) }
+---  { what, function (open, name, most) }
 --- `open` opens one more client; `name` is new; a value has at most `most`
 --- bytes.
 

@@ -1,8 +1,8 @@
 --- Behaviours that Redisson's own tests assert only of its fair lock, by their
 --- names there (RedissonFairLockTest), for any first-come, first-served lock.
 --- spec/rows/behaviours.lua lists which kind has which.
---
---    require "spec.rows.fair" ("fair", describe, it, before_each, after_each)
+---
+---   require "spec.rows.fair" ("fair", describe, it, before_each, after_each)
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

@@ -1,7 +1,7 @@
 --- Behaviours that Redisson's own tests assert of multi-locks, by their names
 --- there (RedissonMultiLockTest), with one lock on each of three servers.
---
---    require "spec.rows.joint" ("multi", describe, it, before_each, after_each)
+---
+---   require "spec.rows.joint" ("multi", describe, it, before_each, after_each)
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

@@ -1,13 +1,13 @@
 --- Late delivery: what an abandoned request must not do when the server runs it
 --- later. Each row is a scenario, run for all its kinds of locks at once.
---
---    local late_rows = require "spec.rows.late"
---    assert.equal("", late_rows(network))
---
---  A network is { server =, url =, options =, lose(names), arrive() }; options
---  are those of its clients. lose() makes it hold back the next request that
---  contains one of the lock names; arrive() returns once each of those requests
---  has run or never will. Returns the failures, a line or more each.
+---
+---   local late_rows = require "spec.rows.late"
+---   assert.equal("", late_rows(network))
+---
+--- A network is { server =, url =, options =, lose(names), arrive() }; options
+--- are those of its clients. lose() makes it hold back the next request that
+--- contains one of the lock names; arrive() returns once each of those requests
+--- has run or never will. Returns the failures, a line or more each.
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

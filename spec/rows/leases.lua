@@ -1,7 +1,7 @@
 --- The leases of a read/write lock on virtual time: what Redisson's own tests
 --- assert of them, by their names there (RedissonReadWriteLockTest).
---
---    require "spec.rows.leases" ("readwrite", "read_write_lock", describe, it)
+---
+---   require "spec.rows.leases" ("readwrite", "read_write_lock", describe, it)
 
 local assert = require "luassert"
 local stage = require "spec.simulate.stage"

@@ -1,10 +1,10 @@
 --- The model of Redis in lua/rlockctl/model, compared with a server: random
 --- commands, scripts and calls of policies must have the same replies and leave
 --- the same keys.
---
---    require "spec.rows.model" ({ name = "Redis", server = redis.start,
---      commands = 10000, scripts = 10000, seed = 1 },
---      describe, it, setup, teardown)
+---
+---   require "spec.rows.model" ({ name = "Redis", server = redis.start,
+---     commands = 10000, scripts = 10000, seed = 1 },
+---     describe, it, setup, teardown)
 
 local assert = require "luassert"
 local calls = require "spec.tools.policy_calls"

@@ -1,6 +1,6 @@
 --- Faults as a careful engineer would make them, for spec/check/planted_spec:
---    what it is, the kind to check, the file, its text, the faulty text,
---    a pattern of what rlockctl check must say[, more options]
+---   what it is, the kind to check, the file, its text, the faulty text,
+---   a pattern of what rlockctl check must say[, more options]
 
 local BREAK = "--faults crash,lost,twice,break"
 local NO_WAKE = "lost wake: .* no message is published on its channel"

@@ -2,9 +2,9 @@
 --- names there (RedissonReadWriteLockTest), for both of ours. rlock.lua has
 --- those of each side by itself, leases.lua those of leases, at exact times.
 --- behaviours.lua lists which lock has which.
---
---    require "spec.rows.readwrite" ("readwrite", describe, it, before_each,
---      after_each)
+---
+---   require "spec.rows.readwrite" ("readwrite", describe, it, before_each,
+---     after_each)
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

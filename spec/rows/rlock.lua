@@ -1,8 +1,8 @@
 --- Behaviours that Redisson's own tests assert of every kind of RLock, by their
 --- names there (RedissonLockTest and others). behaviours.lua lists which kind
 --- has which. A spec calls this with a kind of kinds.lua:
---
---    require "spec.rows.rlock" ("spin", describe, it, before_each, after_each)
+---
+---   require "spec.rows.rlock" ("spin", describe, it, before_each, after_each)
 
 local assert = require "luassert"
 local eventually = require "spec.tools.eventually"

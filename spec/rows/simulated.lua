@@ -1,8 +1,8 @@
 --- Faults that simulated clients must show, for spec/check/simulate_spec:
---    what it is, the module, its text, the faulty text, the sort of the fault
---    that is reported, options of world.simulate[, how many runs to try]
---  Without a module the client has no fault, but seals no connections. Options
---  make the fault likely: it is found in one run of a few.
+---   what it is, the module, its text, the faulty text, the sort of the fault
+---   that is reported, options of world.simulate[, how many runs to try]
+--- Without a module the client has no fault, but seals no connections. Options
+--- make the fault likely: it is found in one run of a few.
 
 local function calm(only)
   local all = { calm = true }

@@ -1,9 +1,9 @@
 --- Double barriers: tasks enter and leave together. The oracle counts the
---  members by true time, from outside of the clients. A member is present from
---  the call of `enter` until that fails or `leave` is called; as long as a
---  lease if it may be in after all, because the outcome is unknown, or its
---  process has died. A round must not open for a member that has never seen n
---  present, and must not end while a member is inside.
+--- members by true time, from outside of the clients. A member is present from
+--- the call of `enter` until that fails or `leave` is called; as long as a
+--- lease if it may be in after all, because the outcome is unknown, or its
+--- process has died. A round must not open for a member that has never seen n
+--- present, and must not end while a member is inside.
 
 local barriers = {}
 
@@ -90,8 +90,8 @@ local function inside(member, barrier)
 end
 
 --- A task enters and leaves a double barrier.
--- @tparam table task
--- @tparam table thing
+---@param task table
+---@param thing table
 function barriers.use(task, thing)
   local now = task.host.universe.now
   thing.rounds = thing.rounds or {}

@@ -1,14 +1,14 @@
 --- Names the branches of a file's functions, independent of their text: the
---  second `else` of f is "f: else 2", what follows its first loop is "f: after
---  for 1". A function's branches are numbered in their order, by keyword:
---
---    start, if 1, elseif 1, else 1, for 1, while 1, repeat 1, do 1, function 1
---    after if 1, ...     the rest of the block
---    test of elseif 1    its condition
---    and 1, or 1         a line that begins with this operator
---
---  Functions of the same name are numbered together, anonymous ones belong to
---  the function around them.
+--- second `else` of f is "f: else 2", what follows its first loop is "f: after
+--- for 1". A function's branches are numbered in their order, by keyword:
+---
+---   start, if 1, elseif 1, else 1, for 1, while 1, repeat 1, do 1, function 1
+---   after if 1, ...     the rest of the block
+---   test of elseif 1    its condition
+---   and 1, or 1         a line that begins with this operator
+---
+--- Functions of the same name are numbered together, anonymous ones belong to
+--- the function around them.
 
 local lexer = require "rlock.script.lexer"
 
@@ -97,8 +97,8 @@ local function branch_at(self, i)
   return ("%s: %s"):format(self.name, self.branch)
 end
 
---- @tparam string text of a file that loads
---  @treturn table line -> "function: branch"; a line of a long string has none
+---@param text string of a file that loads
+---@return table # line -> "function: branch"; a line of a long string has none
 function branches.of(text)
   local self = setmetatable({ tokens = lexer.tokens(text), blocks = {},
     counts = {}, name = "file", branch = "start" }, branches)

@@ -1,6 +1,6 @@
 --- Coverage of simulated runs: the lines of the client's modules, and the rows
---  of errors.lua. It makes runs several times slower. unreached.lua lists what
---  is never reached, with the reason.
+--- of errors.lua. It makes runs several times slower. unreached.lua lists what
+--- is never reached, with the reason.
 
 local branches = require "spec.simulate.branches"
 local errors = require "rlock.redis.errors"
@@ -60,7 +60,7 @@ end
 local function path_of(name) return "lua/rlock/" .. name .. ".lua" end
 
 --- Begins to count, for all runs from now on.
--- @treturn table with `hook`, an option of world.simulate
+---@return table # with `hook`, an option of world.simulate
 function coverage.start()
   local self = setmetatable({ lines = {} }, coverage)
   watch_rows(self)
@@ -107,8 +107,8 @@ local function each_active(path, text, fn)
   pipe:close()
 end
 
--- @return the lines that were not reached, as { branch =, text = }; how many
---   were, and how many there are
+---@return any # the lines that were not reached, as { branch =, text = }; how
+---  many were, and how many there are
 local function missing_of(path, text, of_line, reached)
   local seen, missing, n, all = {}, {}, 0, 0
   each_active(path, text, function(line)
@@ -145,7 +145,7 @@ local function all_of(name)
 end
 
 --- Finds what unreached.lua names and does not exist.
--- @treturn table texts
+---@return table # texts
 function coverage.stale()
   local list = {}
   for _, name in ipairs(sorted(unreached)) do
@@ -198,8 +198,8 @@ local function show_rows(self)
 end
 
 --- Prints the coverage, what is neither reached nor in unreached.lua, and what
---  is there but does not exist.
--- @treturn integer how many of the latter two there are
+--- is there but does not exist.
+---@return integer # how many of the latter two there are
 function coverage:report()
   debug.sethook()
   local stale = coverage.stale()

@@ -1,7 +1,7 @@
 --- A process of a calm run whose tasks wait for one lock at a time, which no
---  other process uses. At the moment of a wake some waiters are cancelled, or
---  their time is over. Nobody else publishes on the lock's channel, so a wake
---  that is not passed on delays the others, which the oracle reports.
+--- other process uses. At the moment of a wake some waiters are cancelled, or
+--- their time is over. Nobody else publishes on the lock's channel, so a wake
+--- that is not passed on delays the others, which the oracle reports.
 
 local sim = require "rlockctl.model.host"
 local uses = require "spec.simulate.uses"
@@ -92,9 +92,9 @@ local function work(self, task, things)
 end
 
 --- Starts the process.
--- @tparam table self world
--- @tparam table process  not a target of faults
--- @tparam table things the locks
+---@param self table world
+---@param process table not a target of faults
+---@param things table the locks
 function crowd.start(self, process, things)
   local host = process.host
   local task = { world = self, process = process, host = host,

@@ -1,6 +1,6 @@
 --- The faults that are injected. A plan is a list of { time, kind, a, b, c },
---  made from the seed beforehand, so that a run can be repeated with a part of
---  it; a, b and c are in [0,1).
+--- made from the seed beforehand, so that a run can be repeated with a part of
+--- it; a, b and c are in [0,1).
 
 local library = require "rlockctl.simulate.faults"
 local oracle = require "spec.simulate.oracle"
@@ -56,8 +56,8 @@ local has_ends = { read_write_lock = true, fair_read_write_lock = true,
   permits = true }
 
 --- Handles clock skew when a key moves to another server of the cluster.
--- @tparam table world
--- @tparam table move of cluster.lua
+---@param world table
+---@param move table of cluster.lua
 function faults.key_moves(world, move)
   local ahead = move.to:clock() - move.from:clock()
   for _, thing in ipairs(world.things) do
@@ -406,11 +406,11 @@ local function pick(kinds, dice)
 end
 
 --- Makes a plan.
--- @tparam function random
--- @tparam number seconds  after the first second, until then
--- @tparam number every    a fault each so many seconds, on average
--- @tparam[opt] table kinds of faults; default: all
--- @treturn table list of { time, kind, a, b, c }
+---@param random function
+---@param seconds number after the first second, until then
+---@param every number a fault each so many seconds, on average
+---@param kinds? table of faults; default: all
+---@return table # list of { time, kind, a, b, c }
 function faults.plan(random, seconds, every, kinds)
   local plan, time = {}, 0.5
   kinds = kinds or faults.kinds
@@ -423,9 +423,9 @@ function faults.plan(random, seconds, every, kinds)
 end
 
 --- Takes the errors of a plan in turn, so that a few runs of consecutive
---  seeds have all of them.
---  @tparam table plan
---  @tparam integer first the number of the first one
+--- seeds have all of them.
+---@param plan table
+---@param first integer the number of the first one
 function faults.take_turns(plan, first)
   local n = #faults.messages
   for _, event in ipairs(plan) do

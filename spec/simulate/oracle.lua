@@ -1,11 +1,11 @@
 --- Checks all holders by true time, from outside of the clients. A holder is
---  one successful `lock`: from its grant until its task begins to unlock it, or
---  until its client no longer counts it as certain.
---
---  A thing is what is held: `name`, `servers`, `holders`, `users` (the tasks
---  that hold it or ask for it), `most`, the number of permits, if it has
---  some, and `tokens`: for each fencing token the owner that a server gave it
---  to, and the time.
+--- one successful `lock`: from its grant until its task begins to unlock it, or
+--- until its client no longer counts it as certain.
+---
+--- A thing is what is held: `name`, `servers`, `holders`, `users` (the tasks
+--- that hold it or ask for it), `most`, the number of permits, if it has
+--- some, and `tokens`: for each fencing token the owner that a server gave it
+--- to, and the time.
 
 local oracle = {}
 oracle.__index = oracle
@@ -23,7 +23,7 @@ function oracle.new(universe)
 end
 
 --- Records a fault.
--- @tparam string what a word or two, the same for all faults of this sort
+---@param what string a word or two, the same for all faults of this sort
 function oracle:fault(what, text, ...)
   self.reported[what] = true
   self.faults[#self.faults + 1] = {
@@ -168,11 +168,11 @@ local function check_wait(self, holder)
 end
 
 --- Something was granted.
--- @tparam table holder thing, label, style, host, party, mode, n, valid_for();
---   tells_time: whether it must find out that it was lost; is_kept(): whether
---   a red lock is held by most servers;
---   began: when its task asked; executed: when the server granted it; token;
---   owner: its name in the server; is_renewed(): whether the watchdog renews it
+---@param holder table thing, label, style, host, party, mode, n, valid_for();
+---  tells_time: whether it must find out that it was lost; is_kept(): whether a
+---  red lock is held by most servers; began: when its task asked; executed:
+---  when the server granted it; token; owner: its name in the server;
+---  is_renewed(): whether the watchdog renews it
 function oracle:granted(holder)
   local thing = holder.thing
   holder.since = self.universe.now
@@ -206,11 +206,11 @@ function oracle:ending(holder)
 end
 
 --- It was given back; the outcome. Not judged for a red lock: a server that has
---  lost its part may be unreachable, and unlock counts those that answer.
--- @tparam table holder
--- @param ok  what unlock returned; not judged if a request had no answer, since
---   it may have released the lock
--- @tparam integer troubles of its host, before
+--- lost its part may be unreachable, and unlock counts those that answer.
+---@param holder table
+---@param ok any what unlock returned; not judged if a request had no answer,
+---  since it may have released the lock
+---@param troubles integer of its host, before
 function oracle:ended(holder, ok, troubles)
   if ok and holder.is_gone and not holder.is_kept
       and (holder.host.troubles or 0) == troubles
@@ -242,17 +242,17 @@ local function check_told(self, holder, lost_at)
 end
 
 --- What is granted until this moment may be of data that the server loses.
--- @tparam table thing
--- @tparam number till true time; an earlier one than is known changes nothing
+---@param thing table
+---@param till number true time; an earlier one than is known changes nothing
 function oracle.doubt(thing, till)
   thing.lost_at = math.max(thing.lost_at or till, till)
 end
 
 --- The holders of a thing have lost it, or may have.
--- @tparam table thing
--- @tparam[opt] number lease seconds, if all are lost for certain: after that
---   time they must know it
--- @tparam[opt] table split the old master in a split: it keeps its grants
+---@param thing table
+---@param lease? number seconds, if all are lost for certain: after that time
+---  they must know it
+---@param split? table the old master in a split: it keeps its grants
 function oracle:lost(thing, lease, split)
   for _, holder in ipairs(thing.holders) do
     holder.is_forgiven = true
@@ -269,9 +269,9 @@ function oracle:lost(thing, lease, split)
 end
 
 --- A server has the data of an earlier time again: it has some holders that had
---  lost the thing.
--- @tparam table thing
--- @tparam table server
+--- lost the thing.
+---@param thing table
+---@param server table
 function oracle.restored(thing, server)
   for _, holder in ipairs(thing.holders) do
     if holder.is_gone and holder.owner and thing.key

@@ -1,6 +1,6 @@
 --- Counts the permits of semaphores by the requests that servers execute: each
---  request once, however often it arrives. Reports a semaphore that counts
---  otherwise.
+--- request once, however often it arrives. Reports a semaphore that counts
+--- otherwise.
 
 local permits = {}
 
@@ -60,12 +60,12 @@ local function add(count, operation, keys, args, reply)
 end
 
 --- A server has executed an operation of a semaphore.
--- @tparam table self world
--- @tparam table server
--- @tparam string operation
--- @tparam table keys
--- @tparam table args
--- @tparam table reply
+---@param self table world
+---@param server table
+---@param operation string
+---@param keys table
+---@param args table
+---@param reply table
 function permits.executed(self, server, operation, keys, args, reply)
   if not effects[operation] or reply.err then return end
   local key = keys[1]

@@ -1,32 +1,32 @@
 --- Simulates clients and servers with faults. Each fault that is found is
---  printed with its seed, which reproduces the run. For the first one found,
---  the injected faults are shrunk to the last few needed, and printed, too.
---
---    rlockctl spec/simulate/run.lua [NAME=value...]
---
---    SEED=n       begin with this seed; only its run, unless RUNS or COVERAGE
---                 is given
---    RUNS=n       how many runs
---    MINUTES=1    at most, of processor time
---    SEAL=kill|time|off
---    SENTINEL=1   behind Sentinels, with failovers
---    CLUSTER=1    in a cluster, with failovers and slots that move
---    REPLICAS=1   with replicas that confirm, and failovers to them
---    CALM=1       without faults that disturb a waiter or a holder. Without one
---                 of these four, a part of the runs has each
---    ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
---                 servers; SERVERS=n: how many
---    KIND=lock    only this kind; also election
---    COUNTER=kind only a semaphore, permits, latch or double_barrier
---    COMPUTE=1    only a computation; with ZOOKEEPER=1 or CALM=1, too
---    LOG=1        print the log of each run
---    COVERAGE=1   print the coverage of the client, by default of 60 runs from
---                 seed 1; fails if anything unreached is not in unreached.lua,
---                 so MINUTES must be enough for all
---    EVENTS=a,b   inject only these of the run's faults
---    SHRINK=30    seconds of processor time to look for the few that are
---                 needed; 0, and with COVERAGE: do not look for them
---    FIRST=1      end with the first run in which a fault is found
+--- printed with its seed, which reproduces the run. For the first one found,
+--- the injected faults are shrunk to the last few needed, and printed, too.
+---
+---   rlockctl spec/simulate/run.lua [NAME=value...]
+---
+---   SEED=n       begin with this seed; only its run, unless RUNS or COVERAGE
+---                is given
+---   RUNS=n       how many runs
+---   MINUTES=1    at most, of processor time
+---   SEAL=kill|time|off
+---   SENTINEL=1   behind Sentinels, with failovers
+---   CLUSTER=1    in a cluster, with failovers and slots that move
+---   REPLICAS=1   with replicas that confirm, and failovers to them
+---   CALM=1       without faults that disturb a waiter or a holder. Without one
+---                of these four, a part of the runs has each
+---   ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
+---                servers; SERVERS=n: how many
+---   KIND=lock    only this kind; also election
+---   COUNTER=kind only a semaphore, permits, latch or double_barrier
+---   COMPUTE=1    only a computation; with ZOOKEEPER=1 or CALM=1, too
+---   LOG=1        print the log of each run
+---   COVERAGE=1   print the coverage of the client, by default of 60 runs from
+---                seed 1; fails if anything unreached is not in unreached.lua,
+---                so MINUTES must be enough for all
+---   EVENTS=a,b   inject only these of the run's faults
+---   SHRINK=30    seconds of processor time to look for the few that are
+---                needed; 0, and with COVERAGE: do not look for them
+---   FIRST=1      end with the first run in which a fault is found
 
 local faults = require "spec.simulate.faults"
 local host = require "rlock.host.uv"

@@ -1,14 +1,14 @@
 --- A stage for specs: simulated clients and servers, without faults or delays
---  except those that the spec makes. Time is virtual, so a spec runs at once,
---  and can state to the millisecond what is sent when.
---
---    stage.play(function(self)
---      local lock = self:client():lock "name"
---      assert(lock:lock())
---      self.sleep(20)
---      assert.same({ "0.000 acquire 30000 1", "10.000 renew 30000 1",
---        "20.000 renew 30000 1" }, self:calls())
---    end)
+--- except those that the spec makes. Time is virtual, so a spec runs at once,
+--- and can state to the millisecond what is sent when.
+---
+---   stage.play(function(self)
+---     local lock = self:client():lock "name"
+---     assert(lock:lock())
+---     self.sleep(20)
+---     assert.same({ "0.000 acquire 30000 1", "10.000 renew 30000 1",
+---       "20.000 renew 30000 1" }, self:calls())
+---   end)
 
 local batched = require "rlockctl.simulate.batched"
 local client = require "rlock.client"
@@ -38,7 +38,7 @@ local function record(self, its, words)
 end
 
 --- Adds a server.
--- @tparam string name
+---@param name string
 function stage:add_server(name)
   local its = self.network:server(name)
   function its.execute(_, link, words)
@@ -62,9 +62,9 @@ function stage:add_host(name)
 end
 
 --- Opens a client of the first server.
--- @tparam[opt] table given options of rlock.open
--- @tparam[opt] table its another server
--- @tparam[opt] table host another process; then with `lazy`
+---@param given? table options of rlock.open
+---@param its? table another server
+---@param host? table another process; then with `lazy`
 function stage:client(given, its, host)
   local options = assert(client.complete(given or {},
     "redis://" .. (its or self.server).name))
@@ -75,7 +75,7 @@ end
 function stage:route() return self.network:route(self.host, self.server) end
 
 --- Calls fn(...), and loses the replies to its requests.
--- @return what fn returns
+---@return any # what fn returns
 function stage:lose_reply(fn, ...)
   local route = self:route()
   route.delay = 0.01
@@ -89,9 +89,9 @@ function stage:lose_reply(fn, ...)
 end
 
 --- The operations sent to servers since the last call of this, each as a text:
---  time, operation, arguments without the owner. One request may have that of
---  many owners; `requests` counts these.
--- @tparam[opt] string operation only these
+--- time, operation, arguments without the owner. One request may have that of
+--- many owners; `requests` counts these.
+---@param operation? string only these
 function stage:calls(operation)
   local texts = {}
   for _, call in ipairs(self.recorded) do
@@ -105,8 +105,8 @@ function stage:calls(operation)
 end
 
 --- What fn returned, after how long it took.
--- @treturn number seconds
--- @return its results
+---@return number # seconds
+---@return any # its results
 function stage:timed(fn, ...)
   local began = self.now()
   local results = table.pack(fn(...))
@@ -135,9 +135,9 @@ local function new()
 end
 
 --- Makes a kind of test: (name, fn, options of the client). It runs
---  fn(stage, client, session).
--- @tparam function it of busted
--- @treturn function
+--- fn(stage, client, session).
+---@param it function of busted
+---@return function
 function stage.tests(it)
   return function(name, fn, options)
     it(name, function()

@@ -1,6 +1,6 @@
 --- Reports subscriptions that nobody needs. A client may keep a channel for a
---  second after its last waiter has left, and looks for such channels once a
---  second. It leaves none on a connection that it does not use for the channel.
+--- second after its last waiter has left, and looks for such channels once a
+--- second. It leaves none on a connection that it does not use for the channel.
 
 local subscriptions = {}
 
@@ -64,7 +64,7 @@ local function is_able(link)
 end
 
 --- Looks at all subscriptions, ten times a second.
--- @tparam table self world
+---@param self table world
 function subscriptions.look(self)
   for _, server in ipairs(self.servers) do
     for _, link in ipairs(server.links) do

@@ -1,6 +1,6 @@
 --- Branches that simulated runs never, or rarely, reach. For each file of the
---  client: lists of branches, as branches.lua names them, each with a reason.
---  "function: *" stands for all branches of a function. See coverage.lua.
+--- client: lists of branches, as branches.lua names them, each with a reason.
+--- "function: *" stands for all branches of a function. See coverage.lua.
 
 local MISUSE = "raised for wrong arguments; spec/redis/refusals_spec.lua"
 local NGINX = "only on a host that ends tasks at any moment; spec/openresty"

@@ -1,6 +1,6 @@
 --- What a task does with locks: one function for each sort of thing. Each takes
---  the thing, holds it for a while under the eyes of the oracle, and gives it
---  back, in one of many ways.
+--- the thing, holds it for a while under the eyes of the oracle, and gives it
+--- back, in one of many ways.
 
 local barriers = require "spec.simulate.barriers"
 local multi = require "rlock.several.multi"
@@ -496,8 +496,8 @@ function uses.lock(task, thing)
 end
 
 --- Must get it, in time: nothing is broken any more. Holds it for the seconds
---  task.stay; as a writer that reads on, then for task.reads_on.
--- @return what lock:lock returned
+--- task.stay; as a writer that reads on, then for task.reads_on.
+---@return any # what lock:lock returned
 local function must_lock(task, thing, seconds)
   local _ <close> = asking(task, { thing })
   if thing.kind == "election" then return must_lead(task, thing, seconds) end
@@ -524,9 +524,9 @@ end
 local KEPT = 5            -- seconds, at most
 
 --- Takes several locks of one server that nobody else wants, and keeps them
---  while their renewals share requests.
--- @tparam table task
--- @tparam table things
+--- while their renewals share requests.
+---@param task table
+---@param things table
 function uses.keep(task, things)
   local _ <close> = asking(task, things)
   local holders <close> = setmetatable({}, { __close = all_ending })
@@ -1096,8 +1096,8 @@ uses.crowd = { lock = must_lock, semaphore = in_crowd(crowd_semaphore),
 uses.must = { lock = must_lock, red = must_red, compute = must_compute }
 
 --- One round of a task.
--- @tparam table task host, label, world, open, random
--- @tparam table thing
+---@param task table host, label, world, open, random
+---@param thing table
 function uses.use(task, thing)
   local _ <close> = asking(task, { thing })
   return uses[thing.use](task, thing)

@@ -1,11 +1,11 @@
 --- Inspects the servers of a run ten times a second, from outside of the
---  clients. Reports holds that no client knows, that outlast their lease, or
---  that end earlier than the client believes. Reports waiters that are delayed
---  although the lock or counter is free, or only read by others.
---
---  In a calm run nothing disturbs clients, servers and the network. So a
---  released lock is granted at once, renewals are punctual, and nothing is
---  lost. In other runs this is true only after the faults.
+--- clients. Reports holds that no client knows, that outlast their lease, or
+--- that end earlier than the client believes. Reports waiters that are delayed
+--- although the lock or counter is free, or only read by others.
+---
+--- In a calm run nothing disturbs clients, servers and the network. So a
+--- released lock is granted at once, renewals are punctual, and nothing is
+--- lost. In other runs this is true only after the faults.
 
 local subscriptions = require "spec.simulate.subscriptions"
 
@@ -242,10 +242,10 @@ end
 -- waiters ---------------------------------------------------------------------
 
 --- Can clients seal connections to this server? They kill none that they cannot
---  identify.
--- @tparam table self world
--- @tparam table server
--- @treturn boolean
+--- identify.
+---@param self table world
+---@param server table
+---@return boolean
 function watch.is_sealed(self, server)
   return self.seal == "kill" and not server.refuses_kill
     and not server.hides_run_id
@@ -438,7 +438,7 @@ local function look(self)
 end
 
 --- Begins to look, until the world's `is_over`.
--- @tparam table self world
+---@param self table world
 function watch.start(self)
   self.universe:at(self.universe.now + EVERY, { fire = function(item)
     if self.is_over then return end
@@ -498,12 +498,12 @@ local function heard(self, server, link, operation, args, verdict)
 end
 
 --- May a client have given up to leave a queue on this server? It tries for the
---  time of a lease, as often as that allows.
--- @tparam table self world
--- @tparam table server
--- @tparam table host the client's
--- @tparam string owner a waiter that was in the queue
--- @treturn boolean
+--- time of a lease, as often as that allows.
+---@param self table world
+---@param server table
+---@param host table the client's
+---@param owner string a waiter that was in the queue
+---@return boolean
 function watch.was_away(self, server, host, owner)
   return self.universe.now - (server.heard[host] or 0) > AWAY
     or (server.back[host] or 0) > (self.waited[owner] or 0)
@@ -542,13 +542,13 @@ end
 local UNCHANGED = { renew = true, count = true, peek = true, call = true }
 
 --- A server has executed an operation of a policy.
--- @tparam table self world
--- @tparam table server
--- @tparam table link the connection
--- @tparam string operation
--- @tparam string key
--- @tparam table args
--- @tparam table reply
+---@param self table world
+---@param server table
+---@param link table the connection
+---@param operation string
+---@param key string
+---@param args table
+---@param reply table
 function watch.executed(self, server, link, operation, key, args, reply)
   local thing, verdict = self.by_key[key], reply[1]
   heard(self, server, link, operation, args, verdict)

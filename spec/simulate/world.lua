@@ -1,7 +1,7 @@
 --- One simulated run: servers, processes with tasks, and faults, all from one
---  seed. First there are faults. Then nothing is broken any more, and every
---  task must get every lock. Then all clients are closed, and nothing may be
---  left.
+--- seed. First there are faults. Then nothing is broken any more, and every
+--- task must get every lock. Then all clients are closed, and nothing may be
+--- left.
 
 local batched = require "rlockctl.simulate.batched"
 local client = require "rlock.client"
@@ -728,9 +728,9 @@ local function kinds_of(only)
 end
 
 --- The plan of a run.
--- @tparam integer seed
--- @tparam table options as for `simulate`
--- @treturn table as faults.plan returns it
+---@param seed integer
+---@param options table as for `simulate`
+---@return table # as faults.plan returns it
 function world.plan(seed, options)
   local only = only_of(seed, options)
   local plan = faults.plan(sim.stream(seed, "faults"),
@@ -805,23 +805,22 @@ local function simulate(seed, options)
 end
 
 --- Simulates a run.
--- @tparam integer seed
--- @tparam[opt] table options
---   seal: of the clients; default: by the seed, never "off"
---   plan: the faults, as faults.plan returns them; default: by the seed
---   only: kind, counter (its kind), style, owner ("task", "none"), leases (how
---     many of 1), servers, clients, tasks (of a client), pause (seconds between
---     two uses), every (seconds between faults), faults (their kinds), drains
---     (how many of 1 uses of a semaphore), sentinel (behind Sentinels, with
---     failovers), zookeeper (its model instead of Redis; `tick` in seconds),
---     cluster (with failovers, and slots that move), replicas (that
---     confirm, with failovers to them), compute (only a computation), calm
---     (without faults that disturb a waiter or a holder), crowd (the kind for
---     which its crowd waits): restrict what is done. Without `only` the seed
---     chooses one of sentinel, cluster, replicas and calm, or none
---   seconds: of faults; log: whether to keep a log
---   wanted: the sort of a fault that may end the run once it is reported
--- @treturn table world: oracle, network, plan, log
+---@param seed integer
+---@param options? table seal: of the clients; default: by the seed, never "off"
+---  plan: the faults, as faults.plan returns them; default: by the seed only:
+---  kind, counter (its kind), style, owner ("task", "none"), leases (how many
+---  of 1), servers, clients, tasks (of a client), pause (seconds between two
+---  uses), every (seconds between faults), faults (their kinds), drains (how
+---  many of 1 uses of a semaphore), sentinel (behind Sentinels, with
+---  failovers), zookeeper (its model instead of Redis; `tick` in seconds),
+---  cluster (with failovers, and slots that move), replicas (that confirm, with
+---  failovers to them), compute (only a computation), calm (without faults that
+---  disturb a waiter or a holder), crowd (the kind for which its crowd waits):
+---  restrict what is done. Without `only` the seed chooses one of sentinel,
+---  cluster, replicas and calm, or none seconds: of faults; log: whether to
+---  keep a log wanted: the sort of a fault that may end the run once it is
+---  reported
+---@return table # world: oracle, network, plan, log
 function world.simulate(seed, options)
   local count = slot.count
   if only_of(seed, options or {}).cluster then

@@ -3,9 +3,9 @@
 --- Sentinels. All record their holds, which holds.lua judges. rlock waits for
 --- a majority of the replicas, Redisson in its own way; what failovers do to
 --- Redisson's holds is printed, and not judged.
---
---  RLOCK_FAILOVERS is the number of failovers: 2; make soak has 100. Redisson
---  is prepared by make interop.
+---
+--- RLOCK_FAILOVERS is the number of failovers: 2; make soak has 100. Redisson
+--- is prepared by make interop.
 
 local clusters = require "spec.tools.cluster"
 local eventually = require "spec.tools.eventually"

@@ -2,9 +2,9 @@
 --- 100 000 scripts with each server program of this machine. RLOCK_COMMANDS and
 --- RLOCK_SCRIPTS change that, RLOCK_SEED repeats a run. With Redis 8 and Valkey
 --- 8, from a machine that has neither:
---
---    spec/tools/bare trixie "spec/tools/deps build test newer &&
---      make test PARTS=spec/soak/model_spec.lua"
+---
+---   spec/tools/bare trixie "spec/tools/deps build test newer &&
+---     make test PARTS=spec/soak/model_spec.lua"
 
 local compare = require "spec.rows.model"
 local redis = require "spec.tools.redis"

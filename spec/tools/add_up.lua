@@ -2,8 +2,8 @@
 --- updates. The writing script also counts the writes, atomically, so that a
 --- writer may be killed at any time: no update was lost if both numbers are
 --- equal in the end.
---
---    require "spec.tools.add_up" (client, 100)      -- a hundred times
+---
+---   require "spec.tools.add_up" (client, 100)      -- a hundred times
 
 local WRITE = [[
   redis.call("set", KEYS[1], ARGV[1])

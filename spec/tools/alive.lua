@@ -1,7 +1,7 @@
 --- Does this process run? A zombie does not.
---
---    local alive = require "spec.tools.alive"
---    alive(pid)
+---
+---   local alive = require "spec.tools.alive"
+---   alive(pid)
 
 return function(pid)
   local file = io.open(("/proc/%d/stat"):format(pid))

@@ -1,11 +1,11 @@
 --- A headless Chromium for specs that run in nginx, with a profile of its own.
 --- It ends with the test process.
---
---    local page = browser.start()
---    page:go("http://127.0.0.1:8080/")
---    page:run("return document.title")                   --> a value
---
---  Chromium is driven by its chromedriver: the W3C's WebDriver, JSON over HTTP.
+---
+---   local page = browser.start()
+---   page:go("http://127.0.0.1:8080/")
+---   page:run("return document.title")                   --> a value
+---
+--- Chromium is driven by its chromedriver: the W3C's WebDriver, JSON over HTTP.
 
 local files = require "spec.tools.files"
 local json = require "cjson"
@@ -106,7 +106,7 @@ function Page:devtools(command, params)
 end
 
 --- Resizes the page; emulates a phone if it is narrow.
--- @tparam string scheme  "light" or "dark"
+---@param scheme string "light" or "dark"
 function Page:resize(width, height, scheme)
   self:devtools("Emulation.setDeviceMetricsOverride", { width = width,
     height = height, deviceScaleFactor = 1, mobile = width < 600 })

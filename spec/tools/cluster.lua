@@ -1,16 +1,16 @@
 --- A private Redis Cluster: masters on loopback ports, with replicas. It is up
 --- within a few seconds.
---
---    local cluster = require("spec.tools.cluster").start { masters = 3 }
---    cluster.url                                -- redis+cluster://...
---    cluster.nodes[1]                       -- as in redis.lua, with its `id`
---    cluster:owner("key")                       -- its master, by its own view
---    cluster:move(slot, cluster.nodes[2])       -- with its keys, in place
---    local node = cluster:add()                      -- a master without slots
---    cluster:remove(4, cluster.nodes[1])             -- a master without keys
---    cluster:stop()
---
--- The first nodes are the masters; replica i belongs to master i.
+---
+---   local cluster = require("spec.tools.cluster").start { masters = 3 }
+---   cluster.url                                -- redis+cluster://...
+---   cluster.nodes[1]                       -- as in redis.lua, with its `id`
+---   cluster:owner("key")                       -- its master, by its own view
+---   cluster:move(slot, cluster.nodes[2])       -- with its keys, in place
+---   local node = cluster:add()                      -- a master without slots
+---   cluster:remove(4, cluster.nodes[1])             -- a master without keys
+---   cluster:stop()
+---
+--- The first nodes are the masters; replica i belongs to master i.
 
 local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
@@ -95,7 +95,7 @@ local function has_slot(node, number)
 end
 
 --- Starts another master, without slots.
--- @treturn table
+---@return table
 function Cluster:add()
   local node = start_node(self.options, self.certificates)
   self.nodes[#self.nodes + 1] = node
@@ -105,9 +105,9 @@ function Cluster:add()
 end
 
 --- Gives the slots of a master, which have no keys any more, to another one,
---  and stops it.
--- @tparam integer i in `nodes`
--- @tparam table target
+--- and stops it.
+---@param i integer in `nodes`
+---@param target table
 function Cluster:remove(i, target)
   local node, commands = table.remove(self.nodes, i), {}
   local ranges = own_line(node):match " connected(.*)"
@@ -179,7 +179,7 @@ function cluster.start(options)
 end
 
 --- The running master that has the slot of a key, by its own view.
--- @param key a key, or the number of a slot
+---@param key any a key, or the number of a slot
 function Cluster:owner(key)
   local number = type(key) == "number" and key or slot.of(key)
   for _, node in ipairs(self.nodes) do
@@ -202,8 +202,8 @@ local function agree_on_epoch(self)
 end
 
 --- Moves a slot with its keys to another master.
--- @tparam integer number
--- @tparam table target
+---@param number integer
+---@param target table
 function Cluster:move(number, target)
   eventually(function() return agree_on_epoch(self) end, 20,
     "the nodes know the last move")

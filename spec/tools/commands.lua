@@ -1,13 +1,13 @@
 --- Generates random commands of Redis over a few keys, most of them valid:
 --- occasionally a key has another type, an argument is odd, or there is a word
 --- too many. The same seed gives the same commands.
---
---    local commands = require "spec.tools.commands"
---    local gen = commands.new(seed)
---    gen:command()                        -- { "set", "s1", "abc", "px", "5" }
---
---  Each command of GRAMMAR is a list of words, kinds of arguments ("<int>"),
---  and pieces: `maybe` one of some sequences, `one` of them, or `some` repeats.
+---
+---   local commands = require "spec.tools.commands"
+---   local gen = commands.new(seed)
+---   gen:command()                        -- { "set", "s1", "abc", "px", "5" }
+---
+--- Each command of GRAMMAR is a list of words, kinds of arguments ("<int>"),
+--- and pieces: `maybe` one of some sequences, `one` of them, or `some` repeats.
 
 local commands = {}
 
@@ -422,8 +422,8 @@ local function is_relative(words)
 end
 
 --- A command.
--- @tparam[opt] boolean is_absolute nothing that depends on the server's clock
--- @treturn table words
+---@param is_absolute? boolean nothing that depends on the server's clock
+---@return table # words
 function Gen:command(is_absolute)
   local name = self:pick(commands.NAMES)
   local words = { self:chance(5) and name:upper() or name }
@@ -442,8 +442,8 @@ local function mixed(seed)
   return z ~ (z >> 31)
 end
 
---- @tparam integer seed
---  @tparam[opt] boolean is_exact  only floats that all versions show alike
+---@param seed integer
+---@param is_exact? boolean only floats that all versions show alike
 function commands.new(seed, is_exact)
   return setmetatable({ random = mixed(seed), is_exact = is_exact }, Gen)
 end

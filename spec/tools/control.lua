@@ -1,11 +1,11 @@
 --- Commands to a private Redis from a task, without rlock. They do not block:
 --- if the process blocked, replies to rlock would seem late. Connects on demand
 --- and reconnects to a restarted server. Runs inside rlockctl.
---
---    local control = require "spec.tools.control"
---    control.ask(server, "GET", "x")       raises if there is no reply
---    control.evalshas(server)              how many scripts it has run
---    control.close([server])               closes its connection, or all
+---
+---   local control = require "spec.tools.control"
+---   control.ask(server, "GET", "x")       raises if there is no reply
+---   control.evalshas(server)              how many scripts it has run
+---   control.close([server])               closes its connection, or all
 
 local host = require "rlock.host.uv"
 

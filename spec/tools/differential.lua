@@ -25,10 +25,10 @@ local function run(fn)
 end
 
 --- Compiles and runs the function that a text returns.
---  @tparam string text
---  @tparam[opt] number seed of the text
---  @treturn table `native`, "ok RESULT" or "error", and `shipped`, the script,
---    or nil if the function is refused
+---@param text string
+---@param seed? number of the text
+---@return table # `native`, "ok RESULT" or "error", and `shipped`, the script,
+---  or nil if the function is refused
 function differential.case(text, seed)
   script.sources["@p.lua"] = text
   local fn = assert(load(text, "@p.lua"))()
@@ -54,7 +54,7 @@ function differential.cases(from, count)
 end
 
 --- Runs the scripts of cases under lua5.1.
---  @treturn table for each "ok RESULT" or "error WHY"
+---@return table # for each "ok RESULT" or "error WHY"
 function differential.lua51(cases)
   local path, texts = os.tmpname(), {}
   for i, case in ipairs(cases) do
@@ -85,8 +85,8 @@ function differential.compare(cases, results)
 end
 
 --- Compares the functions of `count` seeds with lua5.1.
---  @treturn number how many were run
---  @treturn number how many of those ended without an error
+---@return number # how many were run
+---@return number # how many of those ended without an error
 function differential.compare_lua51(seed, count)
   local ran, ended = 0, 0
   for from = seed, seed + count - 1, BATCH do

@@ -4,9 +4,9 @@ local assert = require "luassert"
 local host = require "rlock.host.uv"
 local task = require "spec.tools.task"
 
--- @tparam table over  an event of the host
--- @tparam number patience  seconds until all must be in
--- @param ...  the members
+---@param over table an event of the host
+---@param patience number seconds until all must be in
+---@param ... any the members
 return function(over, patience, ...)
   local left, all_in = select("#", ...), host.event()
   for _, one in ipairs { ... } do

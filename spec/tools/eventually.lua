@@ -1,8 +1,8 @@
 --- Waits for a condition with a deadline, so that specs need no sleeps of
 --- guessed length. Other tasks continue meanwhile, in rlockctl and in nginx.
---
---    local eventually = require "spec.tools.eventually"
---    eventually(function() return lock:is_locked() end, 2, "it is locked")
+---
+---   local eventually = require "spec.tools.eventually"
+---   eventually(function() return lock:is_locked() end, 2, "it is locked")
 
 local host = rawget(_G, "ngx") and require "resty.rlock.host"
   or require "rlock.host.uv"

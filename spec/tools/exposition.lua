@@ -1,12 +1,12 @@
 --- A strict parser of the Prometheus text format: raises an error for text that
 --- Prometheus refuses, and for text that it accepts but that is inconsistent.
---
---    local read = require "spec.tools.exposition"
---    local values = read(text)
---    values['rlock_acquired_total{kind="fair"}']      --> 12
---
---  Histograms: buckets with rising bounds and counts, the last one +Inf with
---  the value of _count, and a _sum.
+---
+---   local read = require "spec.tools.exposition"
+---   local values = read(text)
+---   values['rlock_acquired_total{kind="fair"}']      --> 12
+---
+--- Histograms: buckets with rising bounds and counts, the last one +Inf with
+--- the value of _count, and a _sum.
 
 local NAME = "^[%a_:][%w_:]*$"
 

@@ -1,9 +1,9 @@
 --- Generates scripts of Lua 5.1 that use its operators and libraries with odd
 --- arguments, where versions of Lua differ. A script returns a text with the
 --- result of each expression. The same seed gives the same script.
---
---  A template is text in which <kind> is an expression: of a kind of argument,
---  or occasionally of any. Errors are part of the results, without their text.
+---
+--- A template is text in which <kind> is an expression: of a kind of argument,
+--- or occasionally of any. Errors are part of the results, without their text.
 
 local commands = require "spec.tools.commands"
 
@@ -247,10 +247,10 @@ end
 local all = append(append({}, templates), in_redis)
 
 --- Generates the script of a seed.
--- @tparam integer seed
--- @tparam integer count  how many expressions
--- @tparam[opt] boolean is_in_redis  also with what only Redis has
--- @treturn string
+---@param seed integer
+---@param count integer how many expressions
+---@param is_in_redis? boolean also with what only Redis has
+---@return string
 function expressions.script(seed, count, is_in_redis)
   local gen, lines = commands.new(seed), { HEAD }
   local list = is_in_redis and all or templates

@@ -1,9 +1,9 @@
 --- Ways in which a master fails over, one after the other: it is killed, it
 --- freezes and resumes, and so on.
---
---    local fail = failovers.of_cluster(cluster, "name")   -- of cluster.lua
---    local fail = failovers.of_set(set)       -- of sentinel.lua, `can_split`
---    fail(1)     fail(2)                      -- each by the next way
+---
+---   local fail = failovers.of_cluster(cluster, "name")   -- of cluster.lua
+---   local fail = failovers.of_set(set)       -- of sentinel.lua, `can_split`
+---   fail(1)     fail(2)                      -- each by the next way
 
 local eventually = require "spec.tools.eventually"
 local slow = require "spec.tools.slow"
@@ -56,7 +56,7 @@ local ways = {
 }
 
 --- The master for a key fails over.
--- @treturn function of the failover's number
+---@return function # of the failover's number
 function failovers.of_cluster(cluster, key)
   return function(i)
     local master = cluster:owner(key)
@@ -97,7 +97,7 @@ local set_ways = {
 }
 
 --- The master of a set with Sentinels fails over.
--- @treturn function of the failover's number
+---@return function # of the failover's number
 function failovers.of_set(set)
   return function(i)
     set_ways[i % #set_ways + 1](set, set:master())

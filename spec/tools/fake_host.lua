@@ -8,8 +8,8 @@ local function run(fn, ...)
   return {}
 end
 
---- @tparam function connect see the host contract
--- @treturn table host
+---@param connect function see the host contract
+---@return table # host
 return function(connect)
   local time = 1000
   return {

@@ -10,14 +10,14 @@ redis.call("set", KEYS[1], ARGV[2])
 return 1]]
 
 --- Draws a token. Call it while you hold the lock.
--- @tparam table store a client
--- @treturn string
+---@param store table a client
+---@return string
 function fence.token(store)
   return ("%d"):format(assert(store:call("INCR", "fence")))
 end
 
 --- Writes a number.
---- @treturn boolean false if a later token has been drawn
+---@return boolean # false if a later token has been drawn
 function fence.put(store, token, key, number)
   return assert(store:call("EVAL", PUT, "1", key, token, ("%d"):format(number)))
     == 1

@@ -1,12 +1,12 @@
 --- Opens and starts what a test needs. `close` closes everything, the latest
 --- first: clients before the proxies and the servers that they use.
---
---    local fixtures = require "spec.tools.fixtures"
---    local server = fixtures.server()
---    local proxy = fixtures.proxy(server)
---    local client = fixtures.open({ url = proxy.url }, { watchdog = 1 })
---    local lock = client:lock(fixtures.name "lock")    -- a name of its own
---    after_each(fixtures.close)
+---
+---   local fixtures = require "spec.tools.fixtures"
+---   local server = fixtures.server()
+---   local proxy = fixtures.proxy(server)
+---   local client = fixtures.open({ url = proxy.url }, { watchdog = 1 })
+---   local lock = client:lock(fixtures.name "lock")    -- a name of its own
+---   after_each(fixtures.close)
 
 local control = require "spec.tools.control"
 local eventually = require "spec.tools.eventually"
@@ -59,7 +59,7 @@ end
 function fixtures.proxy(server) return keep(proxies.start(server)) end
 
 --- Opens a client with `options`, or with `defaults` where those lack one.
--- Either may be a URL.
+--- Either may be a URL.
 function fixtures.open(defaults, options)
   local its = {}
   for _, each in ipairs { defaults, options } do
@@ -70,11 +70,11 @@ function fixtures.open(defaults, options)
 end
 
 --- Subscribes to a list of channels.
--- @tparam table server
--- @tparam table channels
--- @tparam[opt] function note (channel, payload) -> the item for the list
--- @treturn table the payloads so far; the list grows
--- @treturn table the connection
+---@param server table
+---@param channels table
+---@param note? function (channel, payload) -> the item for the list
+---@return table # the payloads so far; the list grows
+---@return table # the connection
 function fixtures.listen(server, channels, note)
   local heard, live = {}, 0
   local connection = keep(assert(host.connect {

@@ -1,13 +1,13 @@
 --- Faults between the host and a ZooKeeper: wraps host.frames.
---
---    local frames = require "spec.tools.frames"
---    frames.lose_reply "create2"     -- the next is sent; its answer is lost
---    frames.lose_request "delete"    -- the next is not even sent
---    frames.fail("create2", -1)      -- the next is sent, its answer an error
---    frames.garble(text)             -- instead of the next frame that arrives
---    frames.count "children"         -- how many were sent since `reset`
---    after_each(frames.reset)
---  With both losses the connection is lost, too.
+---
+---   local frames = require "spec.tools.frames"
+---   frames.lose_reply "create2"     -- the next is sent; its answer is lost
+---   frames.lose_request "delete"    -- the next is not even sent
+---   frames.fail("create2", -1)      -- the next is sent, its answer an error
+---   frames.garble(text)             -- instead of the next frame that arrives
+---   frames.count "children"         -- how many were sent since `reset`
+---   after_each(frames.reset)
+--- With both losses the connection is lost, too.
 
 local codec = require "rlock.zookeeper.codec"
 local host = rawget(_G, "ngx") and require "resty.rlock.host"

@@ -1,19 +1,19 @@
 --- Generates random functions like those that policies ship: the text of a file
 --- that returns one, with the constants, helpers and modules that it captures.
 --- The same seed gives the same text.
---
---  The grammar consists of templates. In them
---    <int>   is an expression: int, num, str, bool, list
---    <.int>  is a variable in scope; <=int> one that may be assigned
---    <+int>  declares a variable: for the next <block>, else for what follows
---    <1>     is the template's first variable again, <#> a fresh number
---    <block> is statements
---  There are few names, some of them odd, so that variables shadow each other.
---
---  The generator avoids silent differences of Lua 5.1, which the README of
---  policies lists. So integers stay small and are never -0, numbers joined to
---  strings have no fractions, strings have no zero bytes and are not compared
---  by "<", and patterns of repeated matches never match the empty string.
+---
+--- The grammar consists of templates. In them
+---   <int>   is an expression: int, num, str, bool, list
+---   <.int>  is a variable in scope; <=int> one that may be assigned
+---   <+int>  declares a variable: for the next <block>, else for what follows
+---   <1>     is the template's first variable again, <#> a fresh number
+---   <block> is statements
+--- There are few names, some of them odd, so that variables shadow each other.
+---
+--- The generator avoids silent differences of Lua 5.1, which the README of
+--- policies lists. So integers stay small and are never -0, numbers joined to
+--- strings have no fractions, strings have no zero bytes and are not compared
+--- by "<", and patterns of repeated matches never match the empty string.
 
 local functions = {}
 
@@ -479,8 +479,8 @@ function Gen:file()
 end
 
 --- Generates the file of a seed.
---  @tparam number seed
---  @treturn string
+---@param seed number
+---@return string
 function functions.file(seed)
   local self = setmetatable({
     random = seed % 2147483648, variables = {}, loops = 0, number = 0,

@@ -1,5 +1,5 @@
 --- A policy for specs: always busy, with a retry in half a millisecond.
---    name    string: how often acquire ran
+---   name    string: how often acquire ran
 
 local server = {}                       -- runs inside Redis
 

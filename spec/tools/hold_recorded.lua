@@ -1,13 +1,13 @@
 --- Increments a counter under a lock and records the hold for holds.lua. Runs
 --- in rlockctl and in nginx; spec/interop/redisson/Recorder.java does the same
 --- with Redisson's lock.
---
---    local file = assert(io.open(path, "a"))
---    hold_recorded(lock, store, file, "nginx", 10)   -- false: not within 10 s
---
---  The store is a server that does not fail over. Its keys: "counter"; "clock",
---  which orders the records of all processes (their own monotonic clocks are
---  not the same one); "grants:KIND".
+---
+---   local file = assert(io.open(path, "a"))
+---   hold_recorded(lock, store, file, "nginx", 10)   -- false: not within 10 s
+---
+--- The store is a server that does not fail over. Its keys: "counter"; "clock",
+--- which orders the records of all processes (their own monotonic clocks are
+--- not the same one); "grants:KIND".
 
 local serial = 0
 

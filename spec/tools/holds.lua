@@ -1,16 +1,16 @@
 --- Checks recorded holds of one lock, without rlock: which overlapped, and
 --- which updates were lost.
---
---    local seen = holds.judge { "file", ... }
---    seen.grants.nginx                      how many holds of a kind there were
---    seen.overlaps["redisson rlock"]        by the holds' kinds, that of the
---                                           older hold first; nil: none
---    seen.lost                              updates that a hold did not see
---                                           although neither overlapped
---    seen.unfinished                        holds without an end
---
---  A record is "acquire|release KIND/N TICKET NUMBER". The tickets order the
---  records of all processes; NUMBER is what the holder has written.
+---
+---   local seen = holds.judge { "file", ... }
+---   seen.grants.nginx                      how many holds of a kind there were
+---   seen.overlaps["redisson rlock"]        by the holds' kinds, that of the
+---                                          older hold first; nil: none
+---   seen.lost                              updates that a hold did not see
+---                                          although neither overlapped
+---   seen.unfinished                        holds without an end
+---
+--- A record is "acquire|release KIND/N TICKET NUMBER". The tickets order the
+--- records of all processes; NUMBER is what the holder has written.
 
 local holds = {}
 

@@ -2,12 +2,12 @@
 --- (see suite): "rlock" is resty.rlock plus the additions of a libuv program,
 --- "rlock.host.uv" is the part of that host that the specs use, and LuaJIT gets
 --- the library functions of Lua 5.4 that it lacks.
---
---    spec/tools/in-nginx busted --helper=spec/tools/inside.lua FILE
---
---  A task is a separate timer, like another request. Cancelling one ends it at
---  any point, as nginx ends requests, and then does what log_by_lua would do.
---  rlock.open always returns a new client, like that of another worker.
+---
+---   spec/tools/in-nginx busted --helper=spec/tools/inside.lua FILE
+---
+--- A task is a separate timer, like another request. Cancelling one ends it at
+--- any point, as nginx ends requests, and then does what log_by_lua would do.
+--- rlock.open always returns a new client, like that of another worker.
 
 local errors = require "rlock.redis.errors"
 local ngx_host = require "resty.rlock.host"

@@ -1,25 +1,25 @@
 --- The kinds of locks, for specs that run against all of them.
---
---    local kinds = require "spec.tools.kinds"
---    local world = kinds.open("read", urls, { watchdog = 1 })
---    world.lock("a name", { owner = "me" })
---                               the lock under test: here a reader
---    world.rival("a name")      a lock that excludes it: here a writer
---    world.members("a name")    its member locks, or the lock itself
---    world.close()
---
---  kinds.of[NAME] describes a kind; each side of a read/write lock is one:
---    nodes           number of servers; default 1
---    is_built_in     whether a factory of the client makes it
---    is_fenced       whether it is another kind with the option `fenced`
---    pair            the name of the read/write lock of which it is a side
---    reader          the kind that is the other side, if this one is the writer
---    is_entered_once whether its holder cannot re-enter it
---    polls           whether its waiters poll instead of subscribing
---    crowd           how many clients may contend for it here; default 100
---    is_joint        whether it consists of member locks, without its own key
---    waiting         (client, name) -> the number of queued waiters, if it has
---                    a queue
+---
+---   local kinds = require "spec.tools.kinds"
+---   local world = kinds.open("read", urls, { watchdog = 1 })
+---   world.lock("a name", { owner = "me" })
+---                              the lock under test: here a reader
+---   world.rival("a name")      a lock that excludes it: here a writer
+---   world.members("a name")    its member locks, or the lock itself
+---   world.close()
+---
+--- kinds.of[NAME] describes a kind; each side of a read/write lock is one:
+---   nodes           number of servers; default 1
+---   is_built_in     whether a factory of the client makes it
+---   is_fenced       whether it is another kind with the option `fenced`
+---   pair            the name of the read/write lock of which it is a side
+---   reader          the kind that is the other side, if this one is the writer
+---   is_entered_once whether its holder cannot re-enter it
+---   polls           whether its waiters poll instead of subscribing
+---   crowd           how many clients may contend for it here; default 100
+---   is_joint        whether it consists of member locks, without its own key
+---   waiting         (client, name) -> the number of queued waiters, if it has
+---                   a queue
 
 local few = require "spec.tools.few"
 local fixtures = require "spec.tools.fixtures"
@@ -130,8 +130,8 @@ for _, row in ipairs(require "rlock.lock.kinds") do
 end
 
 --- The sorted names of the kinds for which test(kind) is true, or of all;
---  without those that are other kinds with the option `fenced`, unless
---  `with_fenced`.
+--- without those that are other kinds with the option `fenced`, unless
+--- `with_fenced`.
 function kinds.names(test, with_fenced)
   local names = {}
   for name, kind in pairs(kinds.of) do
@@ -159,9 +159,9 @@ function kinds.servers(which)
 end
 
 --- Opens what one process has: a client for each server, and locks.
--- @tparam string which
--- @tparam table urls
--- @tparam[opt] table options those of rlock.open
+---@param which string
+---@param urls table
+---@param options? table those of rlock.open
 function kinds.open(which, urls, options)
   local kind, clients, world = kinds.of[which], {}, {}
   for i, url in ipairs(urls) do

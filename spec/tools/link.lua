@@ -1,16 +1,16 @@
 --- A network between this process and a private Redis, each in its own network
 --- namespace, which drops all packets of one direction or of both on demand.
 --- The kernel keeps retransmitting, even for closed connections.
---
---    local server = redis.start { alone = true, port = 6379 }
---    local network = link.to(server)
---    rlock.open(network.url)
---    network:lose("there")   network:lose("back")   network:heal()
---    network:is_settled()
---
---  spec/tools/alone makes the namespace of this process before it starts; the
---  server's ends with the server. A direction drops its packets while its
---  neighbour table has a wrong hardware address for the other end.
+---
+---   local server = redis.start { alone = true, port = 6379 }
+---   local network = link.to(server)
+---   rlock.open(network.url)
+---   network:lose("there")   network:lose("back")   network:heal()
+---   network:is_settled()
+---
+--- spec/tools/alone makes the namespace of this process before it starts; the
+--- server's ends with the server. A direction drops its packets while its
+--- neighbour table has a wrong hardware address for the other end.
 
 local shell = require "spec.tools.shell"
 
@@ -40,8 +40,8 @@ local CREATE = [[
   $IN ip address add $THERE/30 dev $D && $IN ip link set $D up]]
 
 --- Connects the two namespaces.
--- @tparam table server of redis.start, with `alone` and a `port`
--- @tparam[opt=0] integer number of the link in this process, 0 to 62
+---@param server table of redis.start, with `alone` and a `port`
+---@param number? integer of the link in this process, 0 to 62; default: 0
 function link.to(server, number)
   number = number or 0
   local self = setmetatable({

@@ -1,8 +1,8 @@
 --- Runs under lua5.1: calls each script of a file as Redis would, and prints
 --- "ok" or "error" with its result, one line each. A script is its length on a
 --- line, then its bytes.
---
---    lua5.1 spec/tools/lua51.lua FILE KEY KEY ARGUMENT ARGUMENT
+---
+---   lua5.1 spec/tools/lua51.lua FILE KEY KEY ARGUMENT ARGUMENT
 
 local file = assert(io.open(arg[1], "rb"))
 

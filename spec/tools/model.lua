@@ -1,13 +1,13 @@
 --- Differential test of the model of Redis in lua/rlockctl/model and a real
 --- server: the same random commands or scripts must give the same replies and
 --- the same keys. Runs in a task of rlockctl.
---
---    local model = require "spec.tools.model"
---    local pair = model.open(server)               -- a server of redis.lua
---    pair:commands(seed, 100)                      -- raises at a difference
---    pair.ran, pair.lacks        how many commands or scripts were compared;
---                                what the model lacked -> how often
---    pair:close()
+---
+---   local model = require "spec.tools.model"
+---   local pair = model.open(server)               -- a server of redis.lua
+---   pair:commands(seed, 100)                      -- raises at a difference
+---   pair.ran, pair.lacks        how many commands or scripts were compared;
+---                               what the model lacked -> how often
+---   pair:close()
 
 local chance = require "spec.tools.chance"
 local commands = require "spec.tools.commands"
@@ -70,7 +70,7 @@ return list]]
 
 -- opening ---------------------------------------------------------------------
 
---- @tparam table server  of spec/tools/redis.lua, empty
+---@param server table of spec/tools/redis.lua, empty
 function model.open(server)
   local self = setmetatable({
     server = server, lacks = {}, ran = 0, evals = 0,
@@ -92,7 +92,7 @@ end
 local MOST_SCRIPTS = 200                 -- that the server remembers
 
 --- Empties both, and sets the model's clock. Each time, the model turns the
---  order of what has none.
+--- order of what has none.
 function Pair:reset()
   self:ask("FLUSHALL")
   if self.evals >= MOST_SCRIPTS then
@@ -107,9 +107,9 @@ end
 
 function Pair:close() control.close(self.server) end
 
--- Calls a method of the model.
--- @treturn boolean whether the model does not lack what that needs
--- @return the result
+--- Calls a method of the model.
+---@return boolean # whether the model does not lack what that needs
+---@return any # the result
 function Pair:try(method, ...)
   local ok, result = pcall(self.model[method], self.model, ...)
   if ok then return true, result end
@@ -149,7 +149,7 @@ function Pair:same_key(got, want, slack)
 end
 
 --- Raises if a key differs.
--- @tparam integer slack  by how many milliseconds expiries may differ
+---@param slack integer by how many milliseconds expiries may differ
 function Pair:compare_keys(slack)
   local wanted = {}
   for _, item in ipairs(self:ask("EVAL", DUMP, 0)) do
@@ -255,8 +255,8 @@ function Pair:run(seed, n, is_absolute)
 end
 
 --- Runs `n` commands of a seed on both, which begin empty.
--- @tparam integer seed
--- @tparam integer n
+---@param seed integer
+---@param n integer
 function Pair:commands(seed, n)
   self:reset()
   self:run(seed, n)
@@ -307,8 +307,9 @@ end
 
 local SOON, SPREAD = 50, 50              -- ms until keys expire
 
--- Lets half of the keys expire soon, on both.
--- @return whether the server has done it in time, and when all will be gone
+--- Lets half of the keys expire soon, on both.
+---@return any # whether the server has done it in time, and when all will be
+---  gone
 function Pair:let_expire(gen)
   local now, list = self:now() // 1000, {}
   for key in pairs(self.model.entries) do
@@ -322,7 +323,7 @@ function Pair:let_expire(gen)
 end
 
 --- Runs commands of a seed on both, lets some keys expire, waits until they
---  have, and runs more.
+--- have, and runs more.
 function Pair:expiry(seed, n)
   local is_in_time, gone
   repeat
@@ -365,16 +366,14 @@ local function with_clock(clock, text, args, now)
 end
 
 --- Runs a script on both, and compares the replies and all keys. Nothing is
---  run if the model lacks what the script needs.
--- @tparam string text
--- @tparam table keys
--- @tparam table args
--- @tparam[opt] table options
---   told  what errors name instead of the text
---   clock  precedes the text on the server, and gets the model's time as the
---     last argument
---   is_unordered  lists in the reply may have any order
--- @treturn string|table|nil the reply, with its type
+--- run if the model lacks what the script needs.
+---@param text string
+---@param keys table
+---@param args table
+---@param options? table told what errors name instead of the text clock
+---  precedes the text on the server, and gets the model's time as the last
+---  argument is_unordered lists in the reply may have any order
+---@return string|table|nil # the reply, with its type
 function Pair:script(text, keys, args, options)
   options = options or {}
   local got, told = self:eval_model(text, keys, args), options.told or text

@@ -1,8 +1,8 @@
 --- How many tasks have a permit at once, at most, while five tasks take and
 --- release permits ten times each.
---
---    local function another() return open():permits(name) end
---    local most = most_inside(permits, another, 30)
+---
+---   local function another() return open():permits(name) end
+---   local most = most_inside(permits, another, 30)
 
 local rlock = require "rlock"
 local task = require "spec.tools.task"
@@ -19,10 +19,10 @@ local function take_turns(permits, entered, left)
   end
 end
 
---- @tparam table shared   a semaphore or permits, for two of the tasks
---- @tparam function open  returns the same of a new client, for each other task
---- @tparam number seconds for which to wait for each task
---- @treturn integer
+---@param shared table a semaphore or permits, for two of the tasks
+---@param open function returns the same of a new client, for each other task
+---@param seconds number for which to wait for each task
+---@return integer
 return function(shared, open, seconds)
   local inside, most, all = 0, 0, {}
   local function entered()

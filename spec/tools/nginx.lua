@@ -1,19 +1,19 @@
 --- Private nginx servers with ngx_lua for the specs. Each has its own folder, a
 --- unix socket and a free port of 127.0.0.1; it is ready when start() returns
 --- and ends with the test process, even if that is killed.
---
---    local nginx = require "spec.tools.nginx"
---    local server = nginx.start {
---      workers = 2,
---      http = [[ init_worker_by_lua_block { ... } ]],      -- inside http { }
---      locations = [[ location /x { content_by_lua_block { ... } } ]],
---    }
---    local status, body = server:get("/x")                 -- inside nginx
---    server:stop()
---
---  Does not depend on rlock, except that lua/ of this tree is in
---  lua_package_path. start and stop block the process for a few milliseconds.
---  `get` uses a cosocket, so specs that call it run in nginx (see in-nginx).
+---
+---   local nginx = require "spec.tools.nginx"
+---   local server = nginx.start {
+---     workers = 2,
+---     http = [[ init_worker_by_lua_block { ... } ]],      -- inside http { }
+---     locations = [[ location /x { content_by_lua_block { ... } } ]],
+---   }
+---   local status, body = server:get("/x")                 -- inside nginx
+---   server:stop()
+---
+--- Does not depend on rlock, except that lua/ of this tree is in
+--- lua_package_path. start and stop block the process for a few milliseconds.
+--- `get` uses a cosocket, so specs that call it run in nginx (see in-nginx).
 
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"
@@ -134,15 +134,15 @@ function Server:launch()
 end
 
 --- Starts a server. Options, all optional:
---  workers            1
---  main, http, server, locations    parts of nginx.conf in those contexts
---  log                level of its error log; "notice" or more verbose
---  connections        worker_connections, 1024
---  shutdown_timeout   seconds
---  conf               instead of the above: a conf file of this tree, run in
---                     place, with this server's port and logs/
---  env                its environment: name -> value
--- The server has these fields: pid (of the master), port, folder, socket.
+--- workers            1
+--- main, http, server, locations    parts of nginx.conf in those contexts
+--- log                level of its error log; "notice" or more verbose
+--- connections        worker_connections, 1024
+--- shutdown_timeout   seconds
+--- conf               instead of the above: a conf file of this tree, run in
+---                    place, with this server's port and logs/
+--- env                its environment: name -> value
+--- The server has these fields: pid (of the master), port, folder, socket.
 function nginx.start(options)
   local self = setmetatable({ options = options or {} }, Server)
   self.folder = assert(shell.run(([[d=$(mktemp -d "%s/rlock-XXXXXX") &&
@@ -198,9 +198,9 @@ function Server:send(path, method)
 end
 
 --- Gets a page, or requests it by another method.
--- @treturn number the status; nil if the connection was closed without one
--- @treturn string the body
--- @treturn string the head
+---@return number # the status; nil if the connection was closed without one
+---@return string # the body
+---@return string # the head
 function Server:get(path, method)
   local socket = self:send(path, method)
   local text, why, part = socket:receive("*a")

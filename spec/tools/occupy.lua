@@ -1,7 +1,7 @@
 --- A task that holds a lock until it is asked to leave.
---
---    local holder = occupy(lock, { lease = 5 })
---    assert.is_true(holder.leave())             -- what unlock returned
+---
+---   local holder = occupy(lock, { lease = 5 })
+---   assert.is_true(holder.leave())             -- what unlock returned
 
 local rlock = require "rlock"
 local slow = require "spec.tools.slow"

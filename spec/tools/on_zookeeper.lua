@@ -1,8 +1,8 @@
 --- How specs on a private ZooKeeper begin. They are pending without one.
---
---    local server, open = on_zookeeper("a lock on ZooKeeper",
---      { describe = describe, pending = pending, teardown = teardown })
---    if not server then return end
+---
+---   local server, open = on_zookeeper("a lock on ZooKeeper",
+---     { describe = describe, pending = pending, teardown = teardown })
+---   if not server then return end
 
 local fixtures = require "spec.tools.fixtures"
 local zookeeper = require "spec.tools.zookeeper"

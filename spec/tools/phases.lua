@@ -3,8 +3,8 @@
 
 local PHASES = { "is there", "begins", "has ended", "goes on" }
 
---- @tparam string output
--- @tparam integer workers
+---@param output string
+---@param workers integer
 return function(output, workers)
   local counts = {}
   for _, phase in ipairs(PHASES) do counts[phase] = 0 end

@@ -6,11 +6,11 @@ local files = require "spec.tools.files"
 local plant = {}
 
 --- Writes a faulty copy of a file into a folder of its own.
--- @tparam string name of the folder
--- @tparam string file such as "rlock/lock/grant.lua"
--- @tparam string text what is in the file
--- @tparam string faulty what the copy has instead
--- @treturn string the folder, for the path of modules
+---@param name string of the folder
+---@param file string such as "rlock/lock/grant.lua"
+---@param text string what is in the file
+---@param faulty string what the copy has instead
+---@return string # the folder, for the path of modules
 function plant.folder(name, file, text, faulty)
   local path = (file:find("^rlock/") and "lua/" or "") .. file
   local source = assert(files.read(path))
@@ -22,9 +22,9 @@ function plant.folder(name, file, text, faulty)
 end
 
 --- Loads a faulty copy of a module.
--- @tparam string module such as "rlock.lock.grant"
--- @tparam string text
--- @tparam string faulty
+---@param module string such as "rlock.lock.grant"
+---@param text string
+---@param faulty string
 function plant.module(module, text, faulty)
   local file = module:gsub("%.", "/") .. ".lua"
   return dofile(plant.folder("faulty", file, text, faulty) .. "/" .. file)
@@ -39,12 +39,12 @@ local function is_ours(name)
 end
 
 --- Calls fn while a module has another text. What fn requires is loaded again,
---  so that no module keeps a function of the module's own text.
--- @tparam string module
--- @tparam string text
--- @tparam string faulty
--- @tparam function fn
--- @return what fn returned
+--- so that no module keeps a function of the module's own text.
+---@param module string
+---@param text string
+---@param faulty string
+---@param fn function
+---@return any # what fn returned
 function plant.during(module, text, faulty, fn)
   local loaded, own = package.loaded, {}
   for name, value in pairs(loaded) do

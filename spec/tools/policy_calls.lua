@@ -3,9 +3,9 @@
 --- clock: commands that depend on time are replaced by those with points in
 --- time, and keys that have expired by that clock are deleted before each
 --- script.
---
---    local calls = require "spec.tools.policy_calls"
---    calls.compare(pair, "fair", seed, 100)       -- raises at a difference
+---
+---   local calls = require "spec.tools.policy_calls"
+---   calls.compare(pair, "fair", seed, 100)       -- raises at a difference
 
 local commands = require "spec.tools.commands"
 local few = require "spec.tools.few"
@@ -239,10 +239,10 @@ local function spoil(pair, gen, keys)
 end
 
 --- Calls operations of a policy on both, with a few seconds between them.
--- @tparam table pair  of model.open
--- @tparam string name  one of calls.NAMES
--- @tparam integer seed
--- @tparam integer count
+---@param pair table of model.open
+---@param name string one of calls.NAMES
+---@param seed integer
+---@param count integer
 function calls.compare(pair, name, seed, count)
   local gen, sides = commands.new(seed), sides_of(name)
   pair:reset()

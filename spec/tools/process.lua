@@ -1,12 +1,12 @@
 --- Child processes for specs that run in nginx: the counterpart of rlockctl's
 --- host.process.
---
---    local process = require "spec.tools.process"
---    local counting = process.start {
---      file = "build/rlockctl", args = { "x.lua" }, stdout = path,
---    }
---    counting:kill(9)
---    local status, signal = counting:wait(5)
+---
+---   local process = require "spec.tools.process"
+---   local counting = process.start {
+---     file = "build/rlockctl", args = { "x.lua" }, stdout = path,
+---   }
+---   counting:kill(9)
+---   local status, signal = counting:wait(5)
 
 local shell = require "spec.tools.shell"
 
@@ -29,8 +29,8 @@ local START = [[
   cat %s.pid]]
 
 --- Starts a program.
--- @tparam table options file, args, stdout (a file; "null": a temporary one;
---   pid and status go next to it), stderr (a file; default /dev/null)
+---@param options table file, args, stdout (a file; "null": a temporary one; pid
+---  and status go next to it), stderr (a file; default /dev/null)
 function process.start(options)
   local path = options.stdout
   if path == "null" then path = os.tmpname() end
@@ -51,8 +51,7 @@ local function status_in(path)
 end
 
 --- Waits for its end, at most `seconds` (30).
--- @return[1] exit status, and the signal that ended it or 0
--- @return[2] nil, "timeout"
+---@return any # exit status, and the signal that ended it or 0; nil, "timeout"
 function Process:wait(seconds)
   local left = seconds or SECONDS
   local status = status_in(self.path .. ".status")

@@ -1,11 +1,11 @@
 --- Child processes of a spec: rlockctl with a script or a command. They run
 --- while the spec waits in its task.
---
---    local program = require "spec.tools.program"
---    local holder = program.start(server, "examples/keep_alive.lua", "1")
---    eventually(function() return holder:output():find("mine") end)
---    holder:kill(9)
---    local status, signal = holder:wait(5)
+---
+---   local program = require "spec.tools.program"
+---   local holder = program.start(server, "examples/keep_alive.lua", "1")
+---   eventually(function() return holder:output():find("mine") end)
+---   holder:kill(9)
+---   local status, signal = holder:wait(5)
 
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
@@ -52,7 +52,7 @@ function Program:output()
 end
 
 --- Waits for its end; raises if that takes more than `seconds` (30).
--- @return exit status, and the signal that ended it or 0
+---@return any # exit status, and the signal that ended it or 0
 function Program:wait(seconds)
   local status, signal = self.process:wait(seconds or SECONDS)
   if not status then

@@ -1,15 +1,15 @@
 --- Faults between a client and a private Redis, on demand: the Lua interface to
 --- proxy.c, which documents the orders.
---
---    local proxy = require("spec.tools.proxy").start(server)
---    rlock.open(proxy.url)
---    proxy:drop_replies(1, "name-of-the-lock")
---    proxy:count("name-of-the-lock")
---    proxy:stop()
---
---  An order takes effect before the call returns. Text is matched against
---  requests on the wire: an EVALSHA contains the script's sha, the key and the
---  owner.
+---
+---   local proxy = require("spec.tools.proxy").start(server)
+---   rlock.open(proxy.url)
+---   proxy:drop_replies(1, "name-of-the-lock")
+---   proxy:count("name-of-the-lock")
+---   proxy:stop()
+---
+--- An order takes effect before the call returns. Text is matched against
+--- requests on the wire: an EVALSHA contains the script's sha, the key and the
+--- owner.
 
 local redis_cli = require "spec.tools.redis_cli"
 local shell = require "spec.tools.shell"

@@ -1,18 +1,18 @@
 --- Private Redis servers for the specs: in memory, on a unix socket in a 0700
 --- folder, ready within milliseconds. They end with the test process, even if
 --- that is killed.
---
---    local redis = require "spec.tools.redis"
---    local server = redis.shared()              -- one for the whole run
---    local server = redis.start{ password = "x", port = true }
---    server:cli("SET", "key", "value")          -- "OK", through redis-cli
---    server:stop()
---
---  Does not depend on rlock, so that specs arrange and check independently of
---  what they test. Everything here blocks the process for a few milliseconds.
---
---  RLOCK_TEST_SERVER and RLOCK_TEST_CLI replace the programs redis-server and
---  redis-cli (if those are missing, valkey-server and valkey-cli).
+---
+---   local redis = require "spec.tools.redis"
+---   local server = redis.shared()              -- one for the whole run
+---   local server = redis.start{ password = "x", port = true }
+---   server:cli("SET", "key", "value")          -- "OK", through redis-cli
+---   server:stop()
+---
+--- Does not depend on rlock, so that specs arrange and check independently of
+--- what they test. Everything here blocks the process for a few milliseconds.
+---
+--- RLOCK_TEST_SERVER and RLOCK_TEST_CLI replace the programs redis-server and
+--- redis-cli (if those are missing, valkey-server and valkey-cli).
 
 local redis_cli = require "spec.tools.redis_cli"
 local shell = require "spec.tools.shell"
@@ -144,20 +144,20 @@ local function percent(text)
 end
 
 --- Starts a private server. Options, all optional:
---  program   one of redis.programs(); the first
---  args      more words for its command line: { "--maxmemory", "2mb" }
---  password  of the default user
---  users     ACL rules: { "alice on >secret ~* &* +@all -eval" }
---  port      also listen on this TCP port of 127.0.0.1; true: a free one
---  tls       also listen for TLS. { name = "good", port = true, clients =
---            "no" }: its certificate, one of those of tls.sh; the port; whether
---            clients must present one; `certificates`, the folder of another
---            server
---  alone     in its own network namespace, reachable through link.lua
--- The server has these fields, besides .pid:
---  url       unix://..., with the password if it has one
---  socket    the path of its socket         folder   that of the socket
---  port, tls_port                           certificates   folder of tls.sh
+--- program   one of redis.programs(); the first
+--- args      more words for its command line: { "--maxmemory", "2mb" }
+--- password  of the default user
+--- users     ACL rules: { "alice on >secret ~* &* +@all -eval" }
+--- port      also listen on this TCP port of 127.0.0.1; true: a free one
+--- tls       also listen for TLS. { name = "good", port = true, clients =
+---           "no" }: its certificate, one of those of tls.sh; the port; whether
+---           clients must present one; `certificates`, the folder of another
+---           server
+--- alone     in its own network namespace, reachable through link.lua
+--- The server has these fields, besides .pid:
+--- url       unix://..., with the password if it has one
+--- socket    the path of its socket         folder   that of the socket
+--- port, tls_port                           certificates   folder of tls.sh
 function redis.start(options)
   options = options or {}
   local self = setmetatable({

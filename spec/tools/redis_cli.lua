@@ -1,9 +1,9 @@
 --- Runs commands on a server and formats the replies as redis-cli does when its
 --- output is not a terminal, without a process for each. Blocks.
---
---    local redis_cli = require "spec.tools.redis_cli"
---    redis_cli.run({ path = server.socket }, { { "GET", "key" } })
---    redis_cli.run({ port = 26379, password = "x", timeout = 1 }, commands)
+---
+---   local redis_cli = require "spec.tools.redis_cli"
+---   redis_cli.run({ path = server.socket }, { { "GET", "key" } })
+---   redis_cli.run({ port = 26379, password = "x", timeout = 1 }, commands)
 
 local socket = require "socket"
 local unix = require "socket.unix"
@@ -77,11 +77,11 @@ local function connect(options)
 end
 
 --- Runs commands over one connection.
--- @tparam table options path, of a unix socket, or port; password; timeout in
---   seconds (60)
--- @tparam table commands  each a list of words of any bytes
--- @treturn string the replies: a string, a number's digits, "" for nil, a line
---   for each element of an array, or an error's text
+---@param options table path, of a unix socket, or port; password; timeout in
+---  seconds (60)
+---@param commands table each a list of words of any bytes
+---@return string # the replies: a string, a number's digits, "" for nil, a line
+---  for each element of an array, or an error's text
 function redis_cli.run(options, commands)
   local connection, why = connect(options)
   if not connection then return why end

@@ -1,7 +1,7 @@
 --- Replies of Redis with their types, as texts and lists of texts, and whether
 --- two replies are the same: of the model in lua/rlockctl/model, and a server.
---
---    "$text"  ":1.5"  "_" (nil)  "+OK"  "-ERR text"  { "*", "$a", "$b" }
+---
+---   "$text"  ":1.5"  "_" (nil)  "+OK"  "-ERR text"  { "*", "$a", "$b" }
 
 local replies = {}
 
@@ -39,7 +39,7 @@ function replies.tagged(value)
 end
 
 --- The same for a reply that a client has received: it gets "+" and "$" alike.
---  Without what Redis appends to errors of scripts.
+--- Without what Redis appends to errors of scripts.
 function replies.plain(reply)
   if type(reply) == "string" then return "$" .. replies.neutral(reply) end
   if math.tointeger(reply) then return (":%d"):format(reply) end
@@ -115,14 +115,14 @@ local function same_list(name, got, want)
 end
 
 --- Two times, as texts of ":milliseconds".
--- @tparam integer slack  by how many milliseconds they may differ
+---@param slack integer by how many milliseconds they may differ
 function replies.same_time(got, want, slack, unit)
   local a, b = tonumber(got:match("^:(%d+)$")), tonumber(want:match("^:(%d+)$"))
   return a and b and math.abs(a - b) * (unit or 1) <= slack + (unit or 1) - 1
 end
 
 --- The reply to a command, with all numbers in texts shown alike: Redis 7.0
---  shows scores with 17 digits.
+--- shows scores with 17 digits.
 function replies.rounded(reply)
   if type(reply) == "string" then
     local number = tonumber(reply:match("^%$(.+)$"))
@@ -134,8 +134,8 @@ function replies.rounded(reply)
 end
 
 --- The replies to a command, tagged.
--- @tparam string name
--- @tparam integer slack  by how many milliseconds times may differ
+---@param name string
+---@param slack integer by how many milliseconds times may differ
 function replies.same(name, got, want, slack)
   if type(got) ~= type(want) then return false end
   if type(got) == "table" then return same_list(name, got, want) end

@@ -188,7 +188,7 @@ function Script:result(depth)
 end
 
 --- Generates the script of a seed. It takes two keys and three arguments.
--- @treturn string
+---@return string
 function scripts.file(seed)
   local self = setmetatable({
     gen = commands.new(seed, true), r = {}, n = {}, count = 0, depth = 0,

@@ -1,12 +1,12 @@
 --- A private master with replicas, and Sentinels that watch it: on free ports
 --- of 127.0.0.1, ready within seconds. They end with the test process.
---
---    local sentinel = require "spec.tools.sentinel"
---    local set = sentinel.start { password = "x" }
---    set.url                           -- redis+sentinel://...
---    set:master()                      -- the server that the Sentinels name
---    set.sentinels[1]:pause()
---    set:stop()
+---
+---   local sentinel = require "spec.tools.sentinel"
+---   local set = sentinel.start { password = "x" }
+---   set.url                           -- redis+sentinel://...
+---   set:master()                      -- the server that the Sentinels name
+---   set.sentinels[1]:pause()
+---   set:stop()
 
 local eventually = require "spec.tools.eventually"
 local redis = require "spec.tools.redis"
@@ -238,7 +238,7 @@ local function demote(self, master)
 end
 
 --- Resumes or restarts the servers that do not run. Waits until every replica
---  has caught up, and every Sentinel knows all servers.
+--- has caught up, and every Sentinel knows all servers.
 function Set:settle()
   for _, each in ipairs(self.sentinels) do each:mend() end
   for _, server in ipairs(self.servers) do
@@ -260,13 +260,13 @@ function Set:settle()
 end
 
 --- Starts a set. Options, all optional: `replicas` (2), `sentinels` (3),
---  `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
---  `failover_timeout` (2000 ms), `password` of the servers,
---  `sentinel_password`, `can_split` (not with passwords or users), `args` and
---  `users` as in redis.start, `sleep` (blocks by default); `tls`: "sentinels",
---  which then have TLS ports too; true: so do the servers, and all know each
---  other by these. The fields: `servers`, the first being the master;
---  `sentinels`; `url`.
+--- `name` (mymaster), `quorum` (2), `down_after` (500 ms, times slow),
+--- `failover_timeout` (2000 ms), `password` of the servers,
+--- `sentinel_password`, `can_split` (not with passwords or users), `args` and
+--- `users` as in redis.start, `sleep` (blocks by default); `tls`: "sentinels",
+--- which then have TLS ports too; true: so do the servers, and all know each
+--- other by these. The fields: `servers`, the first being the master;
+--- `sentinels`; `url`.
 function sentinel.start(options)
   options = options or {}
   local self = setmetatable({
@@ -325,7 +325,7 @@ function Set:cut(master)
 end
 
 --- Partitions a server from the other servers and the Sentinels, by refusing
---  their user. Clients still reach it. Needs `can_split`.
+--- their user. Clients still reach it. Needs `can_split`.
 function Set.split(_, server)
   server:cli("ACL", "SETUSER", PEER, "-@all")
   server:cli("CLIENT", "KILL", "USER", PEER)
@@ -342,8 +342,8 @@ local function begin_failover(self)
 end
 
 --- Makes a Sentinel fail over, and waits until it names another server. Repeats
---  a failover that the Sentinel gives up, because the replica is not promoted
---  in time.
+--- a failover that the Sentinel gives up, because the replica is not promoted
+--- in time.
 function Set:fail_over()
   local before, asked = eventually(function() return self:master() end), nil
   local function is_done()

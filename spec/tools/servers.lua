@@ -1,11 +1,11 @@
 --- Several independent private servers, with their failures.
---
---    local servers = require("spec.tools.servers").start(5)
---    servers[1].url                             -- each as in redis.lua
---    servers:kill(2, 4)   :launch(2, 4)   :pause(3)   :resume(3)
---    servers:ask(servers[1], "EXISTS", key)     -- does not block
---    servers:count(key)                         -- how many have the key
---    servers:stop()
+---
+---   local servers = require("spec.tools.servers").start(5)
+---   servers[1].url                             -- each as in redis.lua
+---   servers:kill(2, 4)   :launch(2, 4)   :pause(3)   :resume(3)
+---   servers:ask(servers[1], "EXISTS", key)     -- does not block
+---   servers:count(key)                         -- how many have the key
+---   servers:stop()
 
 local control = require "spec.tools.control"
 local redis = require "spec.tools.redis"
@@ -16,8 +16,8 @@ local Servers = {}
 Servers.__index = Servers
 
 --- Starts n servers.
--- @tparam integer n
--- @tparam[opt] table options those of redis.start
+---@param n integer
+---@param options? table those of redis.start
 function servers.start(n, options)
   local self = setmetatable({}, Servers)
   for i = 1, n do self[i] = redis.start(options) end

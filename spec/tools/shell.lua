@@ -39,9 +39,9 @@ function shell.tool(name)
 end
 
 --- Starts a helper process that ends with this one (see daemon.c).
--- `words` is a shell command in which "$d" is the process's folder: `dir`, or a
--- new one if nil. Returns the folder and the pid, or nil and the process's
--- output.
+--- `words` is a shell command in which "$d" is the process's folder: `dir`, or
+--- a new one if nil. Returns the folder and the pid, or nil and the process's
+--- output.
 function shell.daemon(dir, ready, words)
   local output, ok = shell.run(([[
     d=%s
@@ -66,7 +66,7 @@ function shell.finish(pid)
 end
 
 --- Kills a daemon, if it runs, and waits until it has ended.
--- @tparam table self its `pid` and `folder`
+---@param self table its `pid` and `folder`
 function shell.kill_daemon(self)
   if not self.pid then return end
   os.remove(self.folder .. "/pid")

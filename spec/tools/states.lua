@@ -1,20 +1,20 @@
 --- The operations of a policy, one by one, on a real Redis: the verdict of each
 --- operation in each state.
---
---    local states = require "spec.tools.states"
---    local simple = states.of(client, "simple")
---    local reply = simple.ask("the name", "acquire", "a", "60000", "1")
---    simple.play("the name", [[
---      acquire a 60000 1         held
---      acquire b 60000 1         busy
---      over                      -- the lease of the lock expires
---      acquire b 10 1            held
---      wait 20                   -- milliseconds
---      acquire c 60000 1         held
---    ]])
---
---  A line of `play` has the operation, its arguments ("-" is an empty one) and
---  the expected verdict. Errors contain the line.
+---
+---   local states = require "spec.tools.states"
+---   local simple = states.of(client, "simple")
+---   local reply = simple.ask("the name", "acquire", "a", "60000", "1")
+---   simple.play("the name", [[
+---     acquire a 60000 1         held
+---     acquire b 60000 1         busy
+---     over                      -- the lease of the lock expires
+---     acquire b 10 1            held
+---     wait 20                   -- milliseconds
+---     acquire c 60000 1         held
+---   ]])
+---
+--- A line of `play` has the operation, its arguments ("-" is an empty one) and
+--- the expected verdict. Errors contain the line.
 
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
@@ -38,8 +38,8 @@ local function lines_of(text)
 end
 
 --- The operations of a policy, over a client's connection.
--- @tparam table client
--- @param which as for policy.load
+---@param client table
+---@param which any as for policy.load
 function states.of(client, which)
   local loaded, node = policy.load(which), client.session.server.node
   local self = { policy = loaded }

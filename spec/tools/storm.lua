@@ -1,12 +1,12 @@
 --- One process of a storm (storms.lua): many owners take, re-enter and release
 --- locks of all kinds over connections that lose requests.
---
---    rlockctl spec/tools/storm.lua SEED SECONDS LEAST SEAL URL...
---
---  Also runs in in-nginx. Continues until each kind was granted LEAST times, or
---  for PATIENCE times SECONDS. Prints a line for each hold: the kind, the lock,
---  "reads" or "writes", and the times from and until which its owner could rely
---  on it, by a clock that all processes share. It checks nothing itself.
+---
+---   rlockctl spec/tools/storm.lua SEED SECONDS LEAST SEAL URL...
+---
+--- Also runs in in-nginx. Continues until each kind was granted LEAST times, or
+--- for PATIENCE times SECONDS. Prints a line for each hold: the kind, the lock,
+--- "reads" or "writes", and the times from and until which its owner could rely
+--- on it, by a clock that all processes share. It checks nothing itself.
 
 local is_nginx = package.loaded["resty.rlock"] ~= nil
 if is_nginx then require "spec.tools.inside" end

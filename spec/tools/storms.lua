@@ -1,10 +1,10 @@
 --- Storms: owners in two hosts contend for locks of all kinds while requests
 --- and replies are lost or late. Overlapping holds are found from what the
 --- owners report, not by rlock.
---
---    local storms = require "spec.tools.storms"
---    local overlaps, grants = storms { seed = 1, seconds = 30, least = 500,
---      seal = "kill" }
+---
+---   local storms = require "spec.tools.storms"
+---   local overlaps, grants = storms { seed = 1, seconds = 30, least = 500,
+---     seal = "kill" }
 
 local files = require "spec.tools.files"
 local host = require "rlock.host.uv"
@@ -114,11 +114,11 @@ local function run(storm, urls, folder)
 end
 
 --- Runs a storm.
--- @tparam table storm seed; seconds; least: the grants of each kind to reach
---   before it ends; seal, as for rlock.open; is_real: real TCP between network
---   namespaces, if link.is_possible()
--- @treturn table the overlaps, as texts
--- @treturn table "rlockctl mutex" -> number of grants
+---@param storm table seed; seconds; least: the grants of each kind to reach
+---  before it ends; seal, as for rlock.open; is_real: real TCP between network
+---  namespaces, if link.is_possible()
+---@return table # the overlaps, as texts
+---@return table # "rlockctl mutex" -> number of grants
 return function(storm)
   local open = storm.is_real and open_links or open_proxies
   local urls, folder, stop = open(storm)

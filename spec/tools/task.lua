@@ -1,11 +1,11 @@
 --- Tasks of a spec. An error in one, such as a failed assertion, is raised
 --- where it is joined, so that it fails that spec and not the whole program.
 --- Every wait has a deadline.
---
---    local task = require "spec.tools.task"
---    local waiting = task.start(function() return lock:lock() end)
---    assert.is_true(waiting:join(5))
---    assert.is_true(task.run(fn))            -- as another owner, to completion
+---
+---   local task = require "spec.tools.task"
+---   local waiting = task.start(function() return lock:lock() end)
+---   assert.is_true(waiting:join(5))
+---   assert.is_true(task.run(fn))            -- as another owner, to completion
 
 local host = require "rlock.host.uv"
 
@@ -34,7 +34,7 @@ end
 function task.start(fn, ...) return task.start_on(host, fn, ...) end
 
 --- Waits for its end; returns fn's results or raises its error.
--- @tparam[opt=30] number seconds
+---@param seconds? number default: 30
 function Task:join(seconds)
   if not self.is_over and not self.over:wait(seconds or SECONDS) then
     error(("the task did not end within %g s"):format(seconds or SECONDS), 2)

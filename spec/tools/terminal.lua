@@ -1,13 +1,13 @@
 --- A terminal, by tmux: a program runs in it, a test types and reads the
 --- screen.
---
---    local screen = terminal.open("rlockctl -i", { columns = 80, lines = 24 })
---    screen:type "1 + 1\n"
---    screen:shows "\n2\n"
---    screen:close()
---
---    local on_terminal = terminal.only(describe, pending)
---    on_terminal("a prompt", function() ... end)     is skipped without one
+---
+---   local screen = terminal.open("rlockctl -i", { columns = 80, lines = 24 })
+---   screen:type "1 + 1\n"
+---   screen:shows "\n2\n"
+---   screen:close()
+---
+---   local on_terminal = terminal.only(describe, pending)
+---   on_terminal("a prompt", function() ... end)     is skipped without one
 
 local eventually = require "spec.tools.eventually"
 local shell = require "spec.tools.shell"
@@ -37,10 +37,10 @@ local function obstacle()
 end
 
 --- Makes a `describe` or `it` for what needs a terminal. Where none can be
---  opened, it is one skipped test, whose name has the reason.
--- @tparam function declare describe or it of busted
--- @tparam function pending of busted
--- @treturn function
+--- opened, it is one skipped test, whose name has the reason.
+---@param declare function describe or it of busted
+---@param pending function of busted
+---@return function
 function terminal.only(declare, pending)
   local why = obstacle()
   return function(name, fn)
@@ -50,8 +50,8 @@ function terminal.only(declare, pending)
 end
 
 --- Opens a terminal that runs a shell command, and stays when it ends.
--- @tparam string command
--- @tparam table options  folder, for tmux's socket; columns, lines
+---@param command string
+---@param options table folder, for tmux's socket; columns, lines
 function terminal.open(command, options)
   count = count + 1
   local socket = options.folder .. "/tmux" .. count

@@ -1,6 +1,6 @@
 --- A policy for specs: its server records the lease sent with a release.
---    name           hash: owner -> hold count
---    name:lease     string: the lease of the last release, in milliseconds
+---   name           hash: owner -> hold count
+---   name:lease     string: the lease of the last release, in milliseconds
 
 local server = {}                       -- runs inside Redis
 

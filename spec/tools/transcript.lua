@@ -1,27 +1,27 @@
 --- Transcripts of a policy's operations on the model of Redis: their replies,
---  their messages, and the contents of the keys, at exact times.
---
---    transcript.check("reentrant", [[
---      0 acquire A 1000 1 -> held
---      400 acquire B 1000 1 -> busy 600
---      400 keys -> lock {A=1}, until 1000 lock
---      500 release A 1000 0 publish -> freed, sent channel=0
---    ]])
---
---  A line has the time in milliseconds, an operation and its arguments, then
---  the result. The operations of a policy with two sides are read.acquire,
---  write.acquire and so on. Other operations are `keys`, commands of Redis in
---  capitals, and `listen OWNER N`, which sets the number of subscribers of the
---  owner's channel. "-" is an empty argument; in commands, "@" is the name in
---  braces, and "+500" a time. In results, times are relative to 0, and keys and
---  channels lack the name, and locks the mark of a fair one; "t300+10" is 300
---  times 1024 plus 10, "p300" is in microseconds; "s:" precedes the channel of
---  SPUBLISH. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
---
---  `keys` shows what has changed since the last `keys`: keys and fields that
---  are new or have another value, those that are gone with a "-", and after
---  "until" the keys that expire at another time, 0 for never. `cost` before an
---  operation shows how many commands it calls, instead of its result.
+--- their messages, and the contents of the keys, at exact times.
+---
+---   transcript.check("reentrant", [[
+---     0 acquire A 1000 1 -> held
+---     400 acquire B 1000 1 -> busy 600
+---     400 keys -> lock {A=1}, until 1000 lock
+---     500 release A 1000 0 publish -> freed, sent channel=0
+---   ]])
+---
+--- A line has the time in milliseconds, an operation and its arguments, then
+--- the result. The operations of a policy with two sides are read.acquire,
+--- write.acquire and so on. Other operations are `keys`, commands of Redis in
+--- capitals, and `listen OWNER N`, which sets the number of subscribers of the
+--- owner's channel. "-" is an empty argument; in commands, "@" is the name in
+--- braces, and "+500" a time. In results, times are relative to 0, and keys and
+--- channels lack the name, and locks the mark of a fair one; "t300+10" is 300
+--- times 1024 plus 10, "p300" is in microseconds; "s:" precedes the channel of
+--- SPUBLISH. "1,W*2" stands for 1 W1 1 W2; ".." continues a line.
+---
+--- `keys` shows what has changed since the last `keys`: keys and fields that
+--- are new or have another value, those that are gone with a "-", and after
+--- "until" the keys that expire at another time, 0 for never. `cost` before an
+--- operation shows how many commands it calls, instead of its result.
 
 local policy = require "rlock.policy"
 local redis = require "rlockctl.model.redis"
@@ -239,9 +239,9 @@ local function run(self, line)
 end
 
 --- Runs the lines of a transcript, and completes them.
--- @tparam string name of a built-in policy
--- @tparam string text
--- @treturn string
+---@param name string of a built-in policy
+---@param text string
+---@return string
 function transcript.run(name, text)
   local self = { model = redis.new(), sides = sides_of(name), shown = {} }
   local lines = {}
@@ -267,8 +267,8 @@ function transcript.check(name, text)
 end
 
 --- Returns a function that defines a test: (title, text).
--- @tparam function it of busted
--- @tparam string name of a built-in policy
+---@param it function of busted
+---@param name string of a built-in policy
 function transcript.tests(it, name)
   return function(title, text)
     it(title, function() transcript.check(name, text) end)

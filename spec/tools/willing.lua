@@ -2,9 +2,9 @@
 
 local assert = require "luassert"
 
--- @tparam table lock
--- @tparam[opt] function fn  gets the hold
--- @return the hold and the list of reasons
+---@param lock table
+---@param fn? function gets the hold
+---@return any # the hold and the list of reasons
 return function(lock, fn)
   local hold, reasons = assert(lock:hold()), {}
   assert.is_true(hold:on_release_request(function(its, reason)

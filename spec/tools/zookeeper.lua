@@ -1,17 +1,17 @@
 --- Private ZooKeeper servers for the specs: on loopback, with their data in a
 --- folder that is removed. They end with the test process, even if that is
 --- killed.
---
---    local zookeeper = require "spec.tools.zookeeper"
---    local server = zookeeper.start { tick = 200 }
---    server.url                                 -- zk://127.0.0.1:PORT
---    server:says "srvr"                         -- a four-letter word
---    server:stop()
---    local three = zookeeper.ensemble(3)        -- servers, and their `url`
---    three:leader()  three:follower()  three:stop()
---
---  Needs Debian's package libzookeeper-java (spec/tools/deps zookeeper).
---  Everything here blocks the process.
+---
+---   local zookeeper = require "spec.tools.zookeeper"
+---   local server = zookeeper.start { tick = 200 }
+---   server.url                                 -- zk://127.0.0.1:PORT
+---   server:says "srvr"                         -- a four-letter word
+---   server:stop()
+---   local three = zookeeper.ensemble(3)        -- servers, and their `url`
+---   three:leader()  three:follower()  three:stop()
+---
+--- Needs Debian's package libzookeeper-java (spec/tools/deps zookeeper).
+--- Everything here blocks the process.
 
 local clock = require "spec.tools.clock"
 local shell = require "spec.tools.shell"
@@ -109,8 +109,8 @@ local function add_tls(self)
 end
 
 --- Starts a server. Options: tick (ms; 500); class_path (Debian's); tls; jute
---  (jute.maxbuffer); more (lines of its configuration).
--- @return the server: url, port, folder, pid; tls_url and ca with TLS
+--- (jute.maxbuffer); more (lines of its configuration).
+---@return any # the server: url, port, folder, pid; tls_url and ca with TLS
 function zookeeper.start(options)
   options = options or {}
   local self = setmetatable({ tick = options.tick or 500,

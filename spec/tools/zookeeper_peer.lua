@@ -1,13 +1,13 @@
 --- Another client of a ZooKeeper server, for the specs: it reads and changes
 --- nodes, without the locks of rlock. Runs in a task.
---
---    local peer = require("spec.tools.zookeeper_peer").open(server)
---    peer:names "/a"          -- the children, in order of their numbers
---    peer:get "/a/b"          -- its data, or nil
---    peer:make("/a", "x")     -- a persistent node
---    peer:delete "/a/b"       -- whether it was there; nil and the error
---    peer:is_open "/a"        -- may anyone delete its children?
---    peer:close()
+---
+---   local peer = require("spec.tools.zookeeper_peer").open(server)
+---   peer:names "/a"          -- the children, in order of their numbers
+---   peer:get "/a/b"          -- its data, or nil
+---   peer:make("/a", "x")     -- a persistent node
+---   peer:delete "/a/b"       -- whether it was there; nil and the error
+---   peer:is_open "/a"        -- may anyone delete its children?
+---   peer:close()
 
 local codec = require "rlock.zookeeper.codec"
 local connection = require "rlock.zookeeper.connection"
@@ -29,7 +29,7 @@ local function new(server)
     on_dropped = nothing, on_ended = nothing, on_tick = nothing })
 end
 
---- @tparam table server of zookeeper.lua
+---@param server table of zookeeper.lua
 function peer.open(server)
   local self = setmetatable({ link = new(server) }, peer)
   assert(self.link:connect(host.now() + SECONDS))
@@ -60,7 +60,7 @@ end
 
 --- Makes a node. Flags and access as in codec.lua; default: persistent, and
 --- open to everyone.
--- @return its path, or nil and the error
+---@return any # its path, or nil and the error
 function peer:make(path, data, flags, access)
   local err, its = ask(self, "create2", codec.create(path, data or "",
     flags or 0, access))
@@ -82,7 +82,7 @@ end
 
 --- Ends a session, as its time-out would: by resuming and closing it. Its
 --- client may resume it, too, before it is closed.
--- @tparam table session id, password
+---@param session table id, password
 function peer.end_session(server, session)
   local ends = host.now() + SECONDS
   local err

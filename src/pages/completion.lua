@@ -1,5 +1,5 @@
 --- Generates the completions for bash, zsh and fish. Each template is a file
---  beside this one; the table of commands replaces its line "# TABLE".
+--- beside this one; the table of commands replaces its line "# TABLE".
 
 local shells = require "shells"
 
@@ -94,10 +94,10 @@ local function share_texts(commands)
 end
 
 --- The files of the completions.
--- @tparam function read    path -> text
--- @tparam table commands   of help.lua
--- @tparam table general    of help.lua
--- @treturn table name -> text
+---@param read function path -> text
+---@param commands table of help.lua
+---@param general table of help.lua
+---@return table # name -> text
 function completion.files(read, commands, general)
   local described, files = {}, {}
   for i, command in ipairs(commands) do described[i] = describe(command) end

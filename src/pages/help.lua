@@ -1,12 +1,12 @@
 --- Reads the help texts of rlockctl, the source of its man pages and shell
---  completions. A help text has blocks with blank lines between them:
---    rlockctl NAME ...      the first block: the synopsis
---    Some text.             a paragraph
---      --seed N     random  a list: two blanks, a term, two blanks or more, and
---                           its text, also on lines below that one. Lines
---                           indented deeper than the text are a list in it.
---                           Three blanks in the text: one more term follows
---    Options:               a heading; "Exit status:" also before a text
+--- completions. A help text has blocks with blank lines between them:
+---   rlockctl NAME ...      the first block: the synopsis
+---   Some text.             a paragraph
+---     --seed N     random  a list: two blanks, a term, two blanks or more, and
+---                          its text, also on lines below that one. Lines
+---                          indented deeper than the text are a list in it.
+---                          Three blanks in the text: one more term follows
+---   Options:               a heading; "Exit status:" also before a text
 
 local cli = require "rlockctl.cli"
 local general = require "rlockctl.cli.help"
@@ -78,8 +78,8 @@ local function read_block(lines, page)
   if lines[i] then page[#page + 1] = read_list(lines, i, 2) end
 end
 
--- @return a list of { kind = "text" | "heading", text } and lists; its
---   `synopsis` is the lines of the first block
+---@return any # a list of { kind = "text" | "heading", text } and lists; its
+---  `synopsis` is the lines of the first block
 local function read(text)
   local page, blocks = {}, blocks_of(text)
   page.synopsis = blocks[1]
@@ -88,7 +88,7 @@ local function read(text)
 end
 
 --- The page of `rlockctl help`: as from `read`, but `synopsis` is the list of
---  commands; and `about`, its first line.
+--- commands; and `about`, its first line.
 function help.general()
   local page = read(general.general)
   page.about = page.synopsis[1]
@@ -102,7 +102,7 @@ function help.prompt()
 end
 
 --- The commands, in the order of `rlockctl help`: a list of pages, each with
---  its `name`, `about` (what it does), and `options`, as in its module.
+--- its `name`, `about` (what it does), and `options`, as in its module.
 function help.commands()
   local list, seen = {}, {}
   for _, entry in ipairs(help.general().synopsis) do

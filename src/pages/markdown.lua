@@ -1,6 +1,6 @@
 --- Reads sections of a README as the blocks of a man page. Knows the Markdown
---  of our READMEs: headings, paragraphs, tables, bullets, fenced code, `code`,
---  **bold**, [links](url).
+--- of our READMEs: headings, paragraphs, tables, bullets, fenced code, `code`,
+--- **bold**, [links](url).
 
 local markdown = {}
 
@@ -69,9 +69,9 @@ local function read_block(lines, i, blocks)
 end
 
 --- Reads the sections with these titles, down to the next of their level.
--- @tparam string text
--- @tparam table titles
--- @treturn table blocks, as scdoc.blocks takes them
+---@param text string
+---@param titles table
+---@return table # blocks, as scdoc.blocks takes them
 function markdown.sections(text, titles)
   local blocks = {}
   for _, title in ipairs(titles) do

@@ -22,8 +22,8 @@ function scdoc.inline(text)
 end
 
 --- A term of a help text: options and the command are bold, and words in
---  capitals, for which the user puts others, are underlined. A term with `code`
---  has only that markup.
+--- capitals, for which the user puts others, are underlined. A term with `code`
+--- has only that markup.
 function scdoc.term(text)
   if text:find("`", 1, true) then return scdoc.inline(text) end
   local command = text:match("^rlockctl %l+%f[%s%z]") or text:match("^rlockctl")
@@ -63,10 +63,10 @@ function scdoc.blocks(blocks)
 end
 
 --- A page.
--- @tparam string name     with its section: rlockctl(1)
--- @tparam string about    one line
--- @tparam table synopsis  lines
--- @tparam table blocks
+---@param name string with its section: rlockctl(1)
+---@param about string one line
+---@param synopsis table lines
+---@param blocks table
 function scdoc.page(name, about, synopsis, blocks)
   local lines = {}
   for i, line in ipairs(synopsis) do lines[i] = scdoc.term(line) end

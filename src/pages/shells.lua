@@ -1,6 +1,6 @@
 --- The operands and options of the commands, as a table for each shell.
---  Commands are as in completion.lua: { name, text, operands, options }, where
---  options are { flag, text, value }.
+--- Commands are as in completion.lua: { name, text, operands, options }, where
+--- options are { flag, text, value }.
 
 local kinds = require "rlock.lock.kinds"
 

@@ -1,7 +1,7 @@
 --- Writes the sources of the man pages, for scdoc, and the completions:
---    rlockctl --lua-path src/pages src/pages/write.lua FOLDER
---  The pages of rlockctl have the texts of `rlockctl help`, rlock(3lua) those
---  of the README.
+---   rlockctl --lua-path src/pages src/pages/write.lua FOLDER
+--- The pages of rlockctl have the texts of `rlockctl help`, rlock(3lua) those
+--- of the README.
 
 local completion = require "completion"
 local help = require "help"

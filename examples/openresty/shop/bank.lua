@@ -1,5 +1,5 @@
 --- A mock bank. It is slow, and fails the first `failures` attempts to pay an
---  order.
+--- order.
 
 local locks = require "shop.locks"
 
@@ -8,10 +8,9 @@ local bank = {}
 bank.LONGEST = 5         -- seconds that a charge may take
 
 --- Charges an order. A real bank takes the order number as an idempotency key,
---  so that a retry after a lost reply does not charge twice.
--- @treturn[1] string receipt
--- @treturn[2] nil
--- @treturn[2] string why not
+--- so that a retry after a lost reply does not charge twice.
+---@return string? # receipt
+---@return string? # why not
 function bank.charge(order, amount, failures)
   ngx.sleep(0.2)
   local attempt = assert(locks:call("INCR", "bank:attempts:" .. order))

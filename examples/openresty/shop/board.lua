@@ -1,8 +1,8 @@
 --- The data of the page: the holders and waiters of a printer and of a
---  configuration. A request can hold one of them for a while.
---
---    curl http://127.0.0.1:8080/locks
---    curl -X POST 'http://127.0.0.1:8080/hold?what=print&who=me&seconds=5'
+--- configuration. A request can hold one of them for a while.
+---
+---   curl http://127.0.0.1:8080/locks
+---   curl -X POST 'http://127.0.0.1:8080/hold?what=print&who=me&seconds=5'
 
 local json = require "cjson.safe"
 local answer = require "shop.answer"

@@ -1,7 +1,7 @@
 --- A cache in Redis without a thundering herd: concurrent requests for a new
---  entry compute it once, and the others wait for it.
---
---    curl http://127.0.0.1:8080/report/sales
+--- entry compute it once, and the others wait for it.
+---
+---   curl http://127.0.0.1:8080/report/sales
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"

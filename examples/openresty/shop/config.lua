@@ -1,10 +1,10 @@
 --- A configuration of several parts, which is slow to write and to read.
---  Requests read it concurrently, but never half-written.
---
---    curl http://127.0.0.1:8080/config
---    curl -X POST 'http://127.0.0.1:8080/config?version=2'
---
---  The lock is fair: otherwise a writer would starve under constant reading.
+--- Requests read it concurrently, but never half-written.
+---
+---   curl http://127.0.0.1:8080/config
+---   curl -X POST 'http://127.0.0.1:8080/config?version=2'
+---
+--- The lock is fair: otherwise a writer would starve under constant reading.
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"
@@ -37,12 +37,16 @@ local function write(lock, version)
   return "version " .. version
 end
 
---- @return the parts, one a line; or nil, code, detail
+---@return any # the parts, one a line
+---@return rlock.failure? code
+---@return string? detail
 function config.read()
   return config.lock:read_lock():with({ wait = 10 }, read)
 end
 
---- @return a text; or nil, code, detail: some parts may then be new
+---@return any # a text
+---@return rlock.failure? code
+---@return string? detail # some parts may then be new
 function config.write(version)
   return config.lock:write_lock():with({ wait = 10 }, write, version)
 end

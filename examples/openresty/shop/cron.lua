@@ -1,10 +1,10 @@
 --- Periodic jobs that run once in a cluster of workers.
---
---    curl http://127.0.0.1:8080/cron      the last runs: period, worker
---
---  The clock of Redis divides time into periods. In each, the first worker that
---  gets the lock and finds the job not yet done runs it. If the job fails or
---  its worker dies, the next worker to check runs it.
+---
+---   curl http://127.0.0.1:8080/cron      the last runs: period, worker
+---
+--- The clock of Redis divides time into periods. In each, the first worker that
+--- gets the lock and finds the job not yet done runs it. If the job fails or
+--- its worker dies, the next worker to check runs it.
 
 local answer = require "shop.answer"
 local locks = require "shop.locks"

@@ -1,8 +1,8 @@
 --- Idempotent payments: an order is charged once, and every retry gets the same
---  receipt.
---
---    curl -X POST 'http://127.0.0.1:8080/pay/4711?amount=25'
---    curl -X POST 'http://127.0.0.1:8080/pay/4712?amount=25&failures=1'
+--- receipt.
+---
+---   curl -X POST 'http://127.0.0.1:8080/pay/4711?amount=25'
+---   curl -X POST 'http://127.0.0.1:8080/pay/4712?amount=25&failures=1'
 
 local answer = require "shop.answer"
 local bank = require "shop.bank"
@@ -26,7 +26,9 @@ local function charge_once(lock, order, amount, failures)
   return receipt
 end
 
---- @return the receipt, or nil, code, detail; a retry is safe
+---@return any # the receipt
+---@return rlock.code | "bank" | nil code
+---@return string? detail # a retry is safe
 function payment.pay(order, amount, failures)
   return locks:lock("payment:" .. order):with({ wait = 10 }, charge_once,
     order, amount, failures)

@@ -1,7 +1,7 @@
 --- The OpenResty host: the same interface as host/uv.lua, on top of nginx. The
---  files in host/ implement it: clock, tasks (and events), worker_timer,
---  callbacks, guard, socket, pool, duplex, subscriber, frames, resp. No host
---  depends on locks.
+--- files in host/ implement it: clock, tasks (and events), worker_timer,
+--- callbacks, guard, socket, pool, duplex, subscriber, frames, resp. No host
+--- depends on locks.
 
 local ffi = require "ffi"
 
@@ -47,7 +47,7 @@ local function host_name()
 end
 
 --- The identity of this process, see identity.lua.
--- @treturn table host, pid, program
+---@return table # host, pid, program
 function host.process_identity()
   return { host = host_name(), pid = ngx.worker.pid(), program = "nginx" }
 end
@@ -60,21 +60,23 @@ function host.log(level, text)
 end
 
 --- Suspends the running light thread for at least a millisecond: during a
---  shorter sleep nginx runs nothing else.
+--- shorter sleep nginx runs nothing else.
 function host.sleep(seconds)
   ngx.sleep(math.max(seconds, 0.001))
 end
 
 --- Registers a callback that runs periodically when the worker is about to exit
---  and no request uses rlock any more.
+--- and no request uses rlock any more.
 function host.on_rest(fn) worker_timer.rest = fn end
 
 --- Opens a connection.
--- @tparam table options host, port or path, tls, timeout (ms), handshake (array
---   of commands), lost = function(detail); message = function(kind, channel,
---   payload) for a subscriber, or pool = { name, idle, size }; is_single: for
---   the calling light thread
--- @return the connection, or nil, code, detail
+---@param options table host, port or path, tls, timeout (ms), handshake (array
+---  of commands), lost = function(detail); message = function(kind, channel,
+---  payload) for a subscriber, or pool = { name, idle, size }; is_single: for
+---  the calling light thread
+---@return any # the connection
+---@return rlock.failure? code
+---@return string? detail
 function host.connect(options)
   if options.message then return subscriber.open(options) end
   if options.is_single then return socket.single(options) end

@@ -1,13 +1,13 @@
 --- A call of a counter that waits: for permits, or for a latch to open. Each
---  counter derives a class with the method
---    try(deadline, now)  sends one request; returns the results of
---                        grant:acquire, and sets `left`, the number of permits
---                        left, or nil
---  The fields of a call:
---    counter   the public object, with `record` and `session`
---    channel   the channel to wait on; `wakes` as for wakeup:join
---    wants     the number of permits that it needs, see wakeup:pass
---    late      the detail of a timeout
+--- counter derives a class with the method
+---   try(deadline, now)  sends one request; returns the results of
+---                       grant:acquire, and sets `left`, the number of permits
+---                       left, or nil
+--- The fields of a call:
+---   counter   the public object, with `record` and `session`
+---   channel   the channel to wait on; `wakes` as for wakeup:join
+---   wants     the number of permits that it needs, see wakeup:pass
+---   late      the detail of a timeout
 
 local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
@@ -18,8 +18,10 @@ local waiting = require "rlock.lock.waiting"
 local call = { class = require "rlock.counters.counter".derive }
 
 --- Creates a call.
--- @tparam table class
--- @tparam table fields see above
+---@generic T
+---@param class T
+---@param fields table see above
+---@return T
 function call.new(class, fields)
   fields.session, fields.record = fields.counter.session, fields.counter.record
   return setmetatable(fields, class)
@@ -67,7 +69,7 @@ local function attempt(self, deadline, now)
 end
 
 --- Retries the request, see waiting.lua. If too few permits are free, wakes
---  another waiter for them.
+--- another waiter for them.
 function call:retry(waiter, deadline, now)
   local verdict, ms, code, detail = attempt(self, deadline, now)
   if verdict == "busy" and self.left and self.left > 0 then
@@ -91,7 +93,7 @@ local function count_call(self, is_held, code, since)
 end
 
 --- Ends the call, see waiting.lua.
--- @return as `wait`
+---@return any ... # as `wait`
 function call:end_wait(waiter, is_held, code, detail)
   local wakeup = self.session.wakeup
   if waiter then waiting.leave(self.session, waiter, is_held) end
@@ -108,12 +110,11 @@ local function join(self)
 end
 
 --- Tries, then waits and retries until success or the deadline.
--- @tparam number wait seconds; 0: one attempt; negative: its deadline is over
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string code: "busy" after a single attempt, "timeout" after the
---   wait, "cancelled"
--- @return[2] detail; for "cancelled", the value to raise
+---@param wait number seconds; 0: one attempt; negative: its deadline is over
+---@return boolean? # true
+---@return rlock.failure? code # "busy" after a single attempt, "timeout" after
+---  the wait, "cancelled"
+---@return any detail # for "cancelled", the value to raise
 function call:wait(wait)
   if wait < 0 then return self:end_wait(nil, false, "timeout", PASSED) end
   local session, waiter = self.session, nil

@@ -1,5 +1,9 @@
 --- What the public objects of counters have in common.
 
+--- A counter has no owners.
+---@class rlock.counter
+---@field session rlock.session internal
+---@field record rlock.record internal
 local counter = {}
 
 --- Creates the class of a kind.
@@ -9,8 +13,8 @@ function counter.class(kind, parent)
   local class = setmetatable({}, { __index = parent })
   class.__index = class
 
-  --- @tparam table client the public object; its counters keep it alive
-  -- @tparam string name
+  ---@param client rlock.client its counters keep it alive
+  ---@param name string
   function class.new(client, name)
     local session = client.session
     local policy = session.options.backend.load(kind)

@@ -1,10 +1,10 @@
 --- Deduplication of requests that add or subtract, so that a duplicate has no
---  effect. Each request has a slot, which no concurrent request uses, and a
---  number greater than all before. For each slot the server remembers the last
---  number that it executed, and ignores requests up to it. A slot is reused
---  once the outcome is known, so there are only as many as there were
---  concurrent requests. The policy defines operations and keys; a slot's key
---  begins with the policy's third key.
+--- effect. Each request has a slot, which no concurrent request uses, and a
+--- number greater than all before. For each slot the server remembers the last
+--- number that it executed, and ignores requests up to it. A slot is reused
+--- once the outcome is known, so there are only as many as there were
+--- concurrent requests. The policy defines operations and keys; a slot's key
+--- begins with the policy's third key.
 
 local verdicts = require "rlock.lock.verdicts"
 local naming = require "rlock.naming"
@@ -12,7 +12,7 @@ local naming = require "rlock.naming"
 local deduplication = {}
 
 --- Milliseconds for which the server remembers a slot after its last use, and
---  seconds for which a request with an unknown outcome is retried: much less.
+--- seconds for which a request with an unknown outcome is retried: much less.
 local MEMORY = "600000"
 local RETRY = 300
 
@@ -24,11 +24,13 @@ local function next_number(pool)
 end
 
 --- Runs an operation of a policy with `needs`, and checks its reply.
--- @tparam table handle  of a counter: session, record
--- @tparam string name  of the operation
--- @tparam table target
--- @param deadline,...  as for target:run
--- @return as target:run; a malformed reply is a failure with code "redis"
+---@param handle table of a counter: session, record
+---@param name string of the operation
+---@param target rlock.target
+---@param deadline any as for target:run
+---@param ... any
+---@return any ... # as target:run; a malformed reply is a failure with code
+---  "redis"
 function deduplication.ask(handle, name, target, deadline, now, a, b, c, extra)
   local policy = handle.record.policy
   local reply, code, detail, may_be_applied, sent =
@@ -42,8 +44,8 @@ function deduplication.ask(handle, name, target, deadline, now, a, b, c, extra)
 end
 
 --- Begins a request.
--- @tparam table handle
--- @treturn table request
+---@param handle table
+---@return table # request
 function deduplication.begin(handle)
   local session = handle.session
   local pool = pools[session] or { free = {}, count = 0, last = 0 }
@@ -65,15 +67,18 @@ function deduplication.finish(request)
 end
 
 --- Sends a request; retries until `deadline` while the outcome is unknown. May
---  be called again with the same request until the server has executed it.
--- @tparam table request
--- @tparam string name   of the policy's operation
--- @tparam number deadline by host.now()
--- @tparam number now    by host.now()
--- @tparam string n
--- @tparam[opt] table more  further arguments
--- @return the reply, nil, nil, when it was sent; or nil, code, detail. Sets
---   request.is_in_doubt if an earlier copy may have been executed
+--- be called again with the same request until the server has executed it.
+---@param request table
+---@param name string of the policy's operation
+---@param deadline number by host.now()
+---@param now number by host.now()
+---@param n string
+---@param more? table further arguments
+---@return any # the reply, nil, nil, when it was sent
+---@return rlock.failure? code
+---@return string? detail # Sets request.is_in_doubt if an earlier copy may have
+---  been executed
+---@return any ...
 function deduplication.send(request, name, deadline, now, n, more)
   local handle = request.handle
   local reply, code, detail, may_be_applied, sent = deduplication.ask(handle,
@@ -83,12 +88,12 @@ function deduplication.send(request, name, deadline, now, n, more)
 end
 
 --- Retries a request in the background until the server replies, or for RETRY
---  seconds; ends it.
--- @tparam table request
--- @tparam string name
--- @tparam string n
--- @tparam[opt] table more
--- @tparam[opt] function done  gets the reply
+--- seconds; ends it.
+---@param request table
+---@param name string
+---@param n string
+---@param more? table
+---@param done? function gets the reply
 function deduplication.retry(request, name, n, more, done)
   local session = request.handle.session
   session:background(function()
@@ -108,16 +113,16 @@ function deduplication.retry(request, name, n, more, done)
 end
 
 --- Gives a request the next number, for another operation in the same slot: a
---  late copy of the earlier one then has no effect.
--- @tparam table request
+--- late copy of the earlier one then has no effect.
+---@param request table
 function deduplication.renumber(request)
   request.number, request.is_in_doubt = next_number(request.pool), nil
 end
 
 --- Ends an abandoned request. If it may have been executed, rolls it back in
---  the background.
--- @tparam table request
--- @tparam string n
+--- the background.
+---@param request table
+---@param n string
 function deduplication.undo(request, n)
   if not request.is_in_doubt then return deduplication.finish(request) end
   local undone = request.number
@@ -136,13 +141,14 @@ local function try(request, name, n, more)
 end
 
 --- Makes a request that is abandoned if no reply arrives in time; its outcome
---  is then unknown.
--- @tparam table request
--- @tparam string name
--- @tparam string n
--- @tparam[opt] table more
--- @return[1] the reply
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+--- is then unknown.
+---@param request table
+---@param name string
+---@param n string
+---@param more? table
+---@return any # the reply
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function deduplication.try(request, name, n, more)
   return request.handle.session.host.whole(try, request, name, n, more)
 end
@@ -162,20 +168,22 @@ local function insist(request, name, n)
 end
 
 --- Makes a request that must be executed: if no reply arrives in time, it is
---  retried in the background.
--- @tparam table request
--- @tparam string name  of the policy's operation
--- @tparam string n
--- @return as `try`
+--- retried in the background.
+---@param request table
+---@param name string of the policy's operation
+---@param n string
+---@return any # as `try`
 function deduplication.insist(request, name, n)
   return request.handle.session.host.whole(insist, request, name, n)
 end
 
 --- Runs an idempotent operation.
--- @tparam table handle
--- @tparam string name
--- @param a,b,c  its arguments
--- @return as target:run
+---@param handle table
+---@param name string
+---@param a any its arguments
+---@param b any
+---@param c any
+---@return any ... # as target:run
 function deduplication.run(handle, name, a, b, c)
   local session = handle.session
   if session.is_closed then return nil, "closed", "the client was closed" end
@@ -185,7 +193,7 @@ function deduplication.run(handle, name, a, b, c)
 end
 
 --- The result for the caller: convert(reply, may_be_applied), or nil, code,
---  detail. Raises a cancellation.
+--- detail. Raises a cancellation.
 function deduplication.result(convert, reply, code, detail, may_be_applied)
   if reply then return convert(reply, may_be_applied) end
   if code == "cancelled" then error(detail, 0) end

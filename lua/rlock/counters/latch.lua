@@ -8,13 +8,14 @@ local deduplication = require "rlock.counters.deduplication"
 local naming = require "rlock.naming"
 
 local second = counter.second
+---@class rlock.latch: rlock.counter
 local latch = counter.class "latch"
 
 --- Sets the count, unless there is one.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: there is one
--- @treturn[3] nil, code, detail
+---@param n number a whole one
+---@return true?
+---@return rlock.code? code "refused": there is one
+---@return string? detail
 function latch:set(n)
   n = check.count(n, "n", 1)
   return deduplication.result(function(reply)
@@ -24,18 +25,21 @@ function latch:set(n)
 end
 
 --- Counts down by one; at zero all waiters continue. If no reply arrives in
---  time, the request is retried in the background: do not repeat the call.
--- @treturn[1] boolean true
--- @treturn[1] integer the remaining count
--- @treturn[2] nil, code, detail
+--- time, the request is retried in the background: do not repeat the call.
+---@return true?
+---@return integer | rlock.code | nil # the remaining count; or the code
+---@return string? detail
+---@return_overload true, integer
+---@return_overload nil, rlock.code, string
 function latch:count_down()
   return deduplication.result(function(reply) return true, reply[2] end,
     deduplication.insist(deduplication.begin(self), "count_down", "1"))
 end
 
 --- The count; 0 if there is none.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function latch:count()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
@@ -47,6 +51,7 @@ function latch:peek()
   end, deduplication.run(self, "count"))
 end
 
+---@class rlock.counters.latch.Call: rlock.call
 local Call = call:class()
 
 -- One attempt of `wait`: "held" when the latch is open. The 0 then wakes
@@ -62,10 +67,10 @@ function Call:try(deadline, now)
 end
 
 --- Waits until the count is zero or the latch is deleted.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil, "timeout", detail
--- @treturn[3] nil, code, detail
+---@param options? rlock.wait_options
+---@return true?
+---@return rlock.code? code "timeout"
+---@return string? detail
 function latch:wait(options)
   local its = Call:shared { counter = self,
     late = ("latch %s was not open in time"):format(
@@ -74,8 +79,9 @@ function latch:wait(options)
 end
 
 --- Deletes the latch; all waiters continue.
--- @treturn[1] boolean whether there was one
--- @treturn[2] nil, code, detail
+---@return boolean? # whether there was one
+---@return rlock.code? code
+---@return string? detail
 function latch:delete()
   return deduplication.result(function(reply, may_be_applied)
     return reply[1] == "freed" or may_be_applied

@@ -12,14 +12,17 @@ local leased = { class = require "rlock.counters.counter".derive }
 local ENDLESS = 86400000 * 36500       -- milliseconds
 
 --- Creates an instance, and registers it with the watchdog.
--- @tparam table class
--- @tparam table handle  of the counter: session, record
--- @tparam string id  the owner on the server
--- @tparam table|false task  it ends with this task; false: with the client
--- @tparam number sent  when it was requested, by host.now()
--- @tparam number ends  until when it is certainly valid
--- @tparam boolean is_renewed
+---@generic T
+---@param class T
+---@param handle rlock.counter
+---@param id string the owner on the server
+---@param task table|false it ends with this task; false: with the client
+---@param sent number when it was requested, by host.now()
+---@param ends number until when it is certainly valid
+---@param is_renewed boolean
+---@return T
 function leased.new(class, handle, id, task, sent, ends, is_renewed)
+  ---@type any
   local self = setmetatable({
     false, false, false, false,                 -- for the watchdog's lists
     lock = handle, owner_name = id, valid_until = ends, watched = is_renewed,
@@ -75,8 +78,8 @@ function leased:end_it()
 end
 
 --- The holders in a reply of `peek`.
--- @tparam table list  id, milliseconds left, ...
--- @treturn table a list of { owner =, ttl = (seconds) }
+---@param list table id, milliseconds left, ...
+---@return table # a list of { owner =, ttl = (seconds) }
 function leased.holders(list)
   local holders = {}
   for i = 1, #list, 2 do

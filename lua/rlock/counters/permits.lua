@@ -1,7 +1,7 @@
 --- Permits with leases: the public object. A permit has an id, with which any
---  task of any client may release or renew it. Without an explicit lease this
---  client's watchdog renews it. A permit that is neither renewed nor released
---  becomes available again when its lease ends.
+--- task of any client may release or renew it. Without an explicit lease this
+--- client's watchdog renews it. A permit that is neither renewed nor released
+--- becomes available again when its lease ends.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -75,6 +75,8 @@ local function new_id(self, old)
 end
 
 -- A call that acquires a permit.
+---@class rlock.counters.permits.Call: rlock.call
+---@field lease number
 local Call = call:class()
 
 function Call:try(deadline, now)
@@ -132,14 +134,11 @@ local function acquire(self, options, wait)
 end
 
 --- Acquires a permit, and waits for one if necessary; forever if the number of
---  permits was never set.
--- @tparam[opt] table options
---   wait: maximum seconds to wait, default: forever.
---   lease: maximum seconds to hold it; without it the watchdog renews it.
--- @treturn[1] string its id
--- @treturn[2] nil
--- @treturn[2] string code: "busy", "timeout", "connect", "closed", "redis"
--- @treturn[2] string detail
+--- permits was never set.
+---@param options? rlock.lock_options
+---@return string? id
+---@return rlock.code? code "busy", "timeout", "connect", "closed", "redis"
+---@return string? detail
 function permits:acquire(options)
   return acquire(self, options, math.huge)
 end
@@ -148,8 +147,8 @@ end
 function permits:try_acquire(options) return acquire(self, options, 0) end
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
---  Internal.
--- @tparam string id
+--- Internal.
+---@param id string
 function permits:abandon(id) forget(self, bytes_of(id, 2)) end
 
 -- Does the permit belong to the session of another client?
@@ -161,12 +160,12 @@ end
 local FOREIGN = "the permit belongs to the session of another client"
 
 --- Releases a permit of any client.
--- @tparam string id
--- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail: its lease had ended, it was released before,
---   or there never was such a permit
--- @treturn[3] nil, "not_held", detail: on ZooKeeper, it is another client's
--- @treturn[4] nil, code, detail: the lease ends it at the latest
+---@param id string
+---@return true?
+---@return rlock.code? code "lost": its lease had ended, it was released before,
+---  or there never was such a permit; "not_held": on ZooKeeper, it is another
+---  client's. Otherwise the lease ends it at the latest
+---@return string? detail
 function permits:release(id)
   local bytes = bytes_of(id, 2)
   if is_foreign(self, bytes) then return nil, "not_held", FOREIGN end
@@ -183,11 +182,11 @@ function permits:release(id)
 end
 
 --- Extends a permit to at least `lease` from now.
--- @tparam string id  of a permit of any client
--- @tparam number lease seconds
--- @treturn[1] boolean true
--- @treturn[2] nil, "lost", detail; nil, "not_held", detail as for `release`;
---   nil, code, detail
+---@param id string of a permit of any client
+---@param lease number seconds
+---@return true?
+---@return rlock.code? code "lost"; "not_held", as for `release`
+---@return string? detail
 function permits:renew(id, lease)
   local bytes, session = bytes_of(id, 2), self.session
   lease = check.lease(lease, "lease", 2)
@@ -209,10 +208,12 @@ function permits:renew(id, lease)
 end
 
 --- Calls fn if a permit of this client is lost: not renewed in time, or
---  released by another client.
--- @tparam string id
--- @tparam function fn called once, as a task, with the id and the reason
--- @return true, or nil, "not_held", detail
+--- released by another client.
+---@param id string
+---@param fn fun(id: string, reason: string) called once, as a task
+---@return true?
+---@return rlock.code? code "not_held"
+---@return string? detail
 function permits:on_lost(id, fn)
   if type(fn) ~= "function" then
     error("bad argument fn of permits:on_lost: must be a function", 2)
@@ -227,6 +228,8 @@ function permits:on_lost(id, fn)
 end
 
 --- Seconds for which a permit of this client is certainly valid.
+---@param id string
+---@return number
 function permits:valid_for(id)
   local permit = self.record.taken[bytes_of(id, 2)]
   if not permit or permit.state == "lost" then return 0 end
@@ -236,31 +239,38 @@ function permits:valid_for(id)
 end
 
 --- Sets the total number of permits, including those in use. If more than n are
---  in use they stay valid, and none is granted until enough are released.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- in use they stay valid, and none is granted until enough are released.
+---@param n number a whole one
+---@return true?
+---@return rlock.code? code
+---@return string? detail
 function permits:set(n)
   n = check.count(n, "n", 0)
   return deduplication.result(yes, deduplication.run(self, "set", n))
 end
 
 --- The number of available permits.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function permits:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 --- The number of permits in use.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function permits:acquired()
   return deduplication.result(function(reply) return reply[3] end,
     deduplication.run(self, "count"))
 end
 
---- Its state as a table: `state`, `available`, `in_use`, `holders` (some).
+--- Its state as a table, with some of the holders.
+---@return { state: string, available: integer, in_use: integer,
+---   holders: table }?
+---@return rlock.code? code
+---@return string? detail
 function permits:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], available = reply[2], in_use = reply[3],

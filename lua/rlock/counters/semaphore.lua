@@ -11,9 +11,13 @@ local duration = require "rlock.util.duration"
 local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
+---@class rlock.semaphore: rlock.counter
 local semaphore = counter.class "semaphore"
 
 -- A call that acquires permits.
+---@class rlock.counters.semaphore.Call: rlock.call
+---@field request any
+---@field n string
 local Call = call:class()
 
 function Call:try(deadline, now)
@@ -75,28 +79,35 @@ local function acquire(self, n, options, wait)
 end
 
 --- Acquires permits, all or none, and waits for them if necessary. It waits
---  forever if the number of permits was never set. A waiter for many permits
---  does not block waiters for fewer.
--- @tparam[opt=1] integer n
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string code: "timeout", "connect", "closed", "redis"
--- @treturn[2] string detail
+--- forever if the number of permits was never set. A waiter for many permits
+--- does not block waiters for fewer.
+---@param n? number default: 1
+---@param options? rlock.wait_options
+---@return true?
+---@return rlock.code? code "timeout", "connect", "closed", "redis"
+---@return string? detail
+---@overload fun(self, options: rlock.wait_options): true?, rlock.code?, string?
 function semaphore:acquire(n, options)
   return acquire(self, n, options, math.huge)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
+---@param n? number default: 1
+---@param options? rlock.wait_options
+---@return true?
+---@return rlock.code? code
+---@return string? detail
+---@overload fun(self, options: rlock.wait_options): true?, rlock.code?, string?
 function semaphore:try_acquire(n, options)
   return acquire(self, n, options, 0)
 end
 
 --- Releases permits and wakes waiters. If no reply arrives in time, the request
---  is retried in the background: do not repeat the call.
--- @tparam[opt=1] integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- is retried in the background: do not repeat the call.
+---@param n? number default: 1
+---@return true?
+---@return rlock.code? code
+---@return string? detail
 function semaphore:release(n)
   n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
@@ -104,9 +115,11 @@ function semaphore:release(n)
 end
 
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
---  available ones may be negative until enough are released.
--- @tparam integer n may be negative
--- @return as release
+--- available ones may be negative until enough are released.
+---@param n number may be negative
+---@return true?
+---@return rlock.code? code
+---@return string? detail
 function semaphore:add(n)
   n = check.count(n, "n", -2147483647)
   return deduplication.result(yes, add(self, n))
@@ -116,11 +129,12 @@ local check_ttl = check.table({ ttl = check.lease },
   "a table such as { ttl = 60 }")
 
 --- Sets the number of permits, unless it is set already.
--- @tparam integer n
--- @tparam[opt] table options ttl: seconds after which the semaphore expires
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: it is set already
--- @treturn[3] nil, code, detail
+---@param n number a whole one
+---@param options? { ttl?: number, [string]: nil } seconds after which the
+---  semaphore expires
+---@return true?
+---@return rlock.code? code "refused": it is set already
+---@return string? detail
 function semaphore:set(n, options)
   n = check.count(n, "n", 0)
   local ttl = check_ttl(options).ttl
@@ -145,16 +159,18 @@ local function drain(self)
 end
 
 --- Acquires all available permits. If no reply arrives in time, those that it
---  may have acquired are released in the background.
--- @treturn[1] integer their number
--- @treturn[2] nil, code, detail
+--- may have acquired are released in the background.
+---@return integer? # their number
+---@return rlock.code? code
+---@return string? detail
 function semaphore:drain()
   return deduplication.result(second, self.session.host.whole(drain, self))
 end
 
 --- The number of available permits.
--- @treturn[1] integer
--- @treturn[2] nil, code, detail
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function semaphore:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end

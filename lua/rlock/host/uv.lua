@@ -1,12 +1,12 @@
 --- The libuv host: tasks, events, sleep, connections and child processes. The
---  files in host/uv/ implement it: tasks (and events), unwind, guard,
---  connection, process, job, frames. Only a host depends on where rlock runs;
---  no host depends on locks.
+--- files in host/uv/ implement it: tasks (and events), unwind, guard,
+--- connection, process, job, frames. Only a host depends on where rlock runs;
+--- no host depends on locks.
 
 -- A Lua state has one loop, so it has one host, even if a program clears
 -- package.loaded and requires this file again.
 local registry, KEY = debug.getregistry(), "rlock.host.uv"
-if registry[KEY] then return registry[KEY] end
+if registry[KEY] then return registry[KEY] --[[@as rlock.host.uv]] end
 
 local core = require "rlock.core"
 
@@ -23,6 +23,10 @@ local process = require "rlock.host.uv.process"
 local tasks = require "rlock.host.uv.tasks"
 local unwind = require "rlock.host.uv.unwind"
 
+---@class rlock.host.uv: rlock.host
+---@field entry_point? rlock
+---@field run function
+---@field finish function
 local host = {
   name = "uv", version = version, versions = core.versions,
   verbosity = 1,         -- 0 quiet, 1 warnings, 2 everything
@@ -60,7 +64,7 @@ local host = {
   on_readable = process.on_readable,
   on_request = process.on_request,
   --- Calls a function with the number of a termination signal, inside a task
-  --  that has not yielded since it arrived. nil: removes the function.
+  --- that has not yielded since it arrived. nil: removes the function.
   on_interrupt = core.interrupt,
   --- As coroutine.resume, but the coroutine can be interrupted.
   resume = core.resume,
@@ -80,19 +84,21 @@ registry[KEY] = host
 function host.write_log(text) io.stderr:write(text) end
 
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
+---@param options table
+---@return any ...
 function host.frames(options)
   return require("rlock.host.uv.frames").open(options)
 end
 
 --- Starts a command under a guard process, see host/uv/job.lua (loaded on first
---  use).
+--- use).
 function host.job(options)
   return require("rlock.host.uv.job").start(options)
 end
 
 --- Writes a log line. Callers pass text without secrets.
--- @tparam string level "warn" or "info"
--- @tparam string text  one line
+---@param level string "warn" or "info"
+---@param text string one line
 function host.log(level, text)
   if host.verbosity >= (level == "warn" and 1 or 2) then
     host.write_log("rlock: " .. text .. "\n")
@@ -100,7 +106,7 @@ function host.log(level, text)
 end
 
 --- The identity of this process, see identity.lua.
--- @treturn table host, pid, program, renews
+---@return table # host, pid, program, renews
 function host.process_identity()
   local name = type(arg) == "table" and arg[0]
   return {
@@ -112,7 +118,7 @@ function host.process_identity()
 end
 
 --- Runs fn to completion, even if the task ends earlier, which this host's
---  tasks never do.
+--- tasks never do.
 function host.whole(fn, ...) return fn(...) end
 
 --- As `whole`; the second argument of fn is the seconds that it waits.

@@ -316,11 +316,11 @@ local function begin(session, waiter, lock, mine)
 end
 
 --- Call this before each pause of a task that waits for a lock, and `leave`
---  when the wait is over.
--- @tparam table session
--- @tparam table waiter
--- @tparam table lock
--- @treturn string|nil a description of the cycle, if the wait would deadlock
+--- when the wait is over.
+---@param session rlock.session
+---@param waiter rlock.waiter
+---@param lock rlock.lock
+---@return string? # a description of the cycle, if the wait would deadlock
 function deadlock.enter(session, waiter, lock)
   local wait, now = waiter.edge, session.host.now()
   if wait == false or not excluding(lock.record.policy) then return nil end
@@ -339,9 +339,10 @@ function deadlock.enter(session, waiter, lock)
 end
 
 --- Ends a wait.
--- @tparam table session
--- @tparam table waiter with its `edge`
+---@param session rlock.session
+---@param waiter rlock.waiter with its `edge`
 function deadlock.leave(session, waiter)
+  ---@type any, any
   local wait, waits = waiter.edge, session.waits
   waiter.edge, wait.is_over = nil, true
   remove(waits, wait)

@@ -1,15 +1,16 @@
 --- Commands that a hold guards: `call` and `transaction` of a hold, a lock or a
---  multi-lock. The server checks the holds and runs the commands as one step.
---  There is no retry, because a command need not be idempotent.
+--- multi-lock. The server checks the holds and runs the commands as one step.
+--- There is no retry, because a command need not be idempotent.
 
 local check = require "rlock.util.options"
 
 -- The commands that a function collects.
+---@class rlock.transaction
 local Transaction = {}
 Transaction.__index = Transaction
 
 --- Adds a command.
--- @param ...  the command and its arguments: strings and numbers
+---@param ... string | number the command and its arguments
 function Transaction:call(...)
   self[#self + 1] = check.words("transaction:call", 2, ...)
 end
@@ -17,8 +18,8 @@ end
 local effect = {}
 
 --- The commands that fn collects.
--- @tparam function fn  called with an object whose method `call` adds one
--- @treturn table
+---@param fn function called with an object whose method `call` adds one
+---@return table
 function effect.collect(fn)
   local commands = setmetatable({}, Transaction)
   fn(commands)
@@ -26,11 +27,12 @@ function effect.collect(fn)
 end
 
 --- Runs commands if all grants are held on the server. May wait.
--- @tparam table grants
--- @tparam table commands  arrays of strings and numbers
--- @treturn[1] table the reply of each command; false for a Redis nil
--- @treturn[2] nil, code, detail as of handle:call; for "cancelled", the value
---   to raise
+---@param grants table a list of grants
+---@param commands table arrays of strings and numbers
+---@return table? # the reply of each command; false for a Redis nil
+---@return rlock.failure? code
+---@return string? detail # as of handle:call; for "cancelled", the value to
+---  raise
 function effect.run(grants, commands)
   local guards = {}
   for i, granted in ipairs(grants) do

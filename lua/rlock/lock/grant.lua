@@ -1,14 +1,14 @@
 --- One owner's grant of one lock: its holds, and the time until which the
---  server certainly keeps the lock for it. A *hold* is one successful `lock`;
---  each has its own lease (holds.lua). The requests are in requests.lua;
---  waiting and retries in lock.lua.
---
---  A grant has one owner name. Each request, also one that rolls another back,
---  needs the grant's turn (turn.lua). The grant ends, and its table may serve
---  another lock, only when it has no holds and nothing has its turn or waits
---  for it.
---
---  state: free -> held <-> at_risk -> lost; free again after the last unlock.
+--- server certainly keeps the lock for it. A *hold* is one successful `lock`;
+--- each has its own lease (holds.lua). The requests are in requests.lua;
+--- waiting and retries in lock.lua.
+---
+--- A grant has one owner name. Each request, also one that rolls another back,
+--- needs the grant's turn (turn.lua). The grant ends, and its table may serve
+--- another lock, only when it has no holds and nothing has its turn or waits
+--- for it.
+---
+--- state: free -> held <-> at_risk -> lost; free again after the last unlock.
 
 local holds = require "rlock.lock.holds"
 local metrics = require "rlock.util.metrics"
@@ -17,6 +17,27 @@ local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.grant
+---@field [integer] any for the lists of the watchdog
+---@field deadline? number of its entry in the heap
+---@field lock any a rlock.lock; false in a spare grant
+---@field owner any a rlock.owner; false in a spare grant
+---@field owner_name string
+---@field holds table a list, see holds.lua
+---@field state "free" | "held" | "at_risk" | "lost"
+---@field valid_until number
+---@field since number
+---@field acting boolean | string see turn.lua
+---@field queue? table
+---@field token? integer
+---@field index? integer
+---@field watched boolean
+---@field is_unsure? boolean
+---@field is_rolling_back? boolean
+---@field is_given_up? boolean
+---@field lost_because? string
+---@field on_lost? table
+---@field listener? table
 local grant = {
   acquire = requests.acquire, release = requests.release,
   renewal = requests.renewal, leave = requests.leave,
@@ -51,9 +72,10 @@ local function kept_name(lock, name)
   return not (undone and undone[name]) and name
 end
 
---- @tparam table lock the handle
--- @tparam table owner see owner.lua
--- @tparam[opt] string name the owner name of a waiter that retries
+---@param lock rlock.lock
+---@param owner rlock.owner
+---@param name? string the owner name of a waiter that retries
+---@return rlock.grant
 function grant.new(lock, owner, name)
   local spares = lock.session.spares
   local n = #spares
@@ -90,8 +112,8 @@ function grant:end_it(why)
 end
 
 --- Does the owner keep its name in Redis if a request is rolled back? It does
---  if the name is explicit, if requests wait for their turn, or if the other
---  side of the pair uses it.
+--- if the name is explicit, if requests wait for their turn, or if the other
+--- side of the pair uses it.
 function grant:keeps_name()
   local peer = self.lock.record.policy.peer
   return self.queue or self.owner.is_named
@@ -130,7 +152,7 @@ function grant:clear()
 end
 
 --- Ends the grant, and keeps its table for reuse, if it has no holds and
---  nothing has its turn. The caller must not use it afterwards.
+--- nothing has its turn. The caller must not use it afterwards.
 function grant:recycle()
   local owner, lock = self.owner, self.lock
   if self.state ~= "free" or self.acting or not owner then return end
@@ -154,7 +176,7 @@ function grant:channel()
 end
 
 --- Joins the client's waiters for the lock, see waiting.join.
--- @treturn table waiter, queued under its `owner_name`
+---@return rlock.waiter # queued under its `owner_name`
 function grant:join()
   local record = self.lock.record
   local waiter = waiting.join(self.lock.session, self:channel(),
@@ -164,8 +186,8 @@ function grant:join()
 end
 
 --- Continues a waiter under this grant's owner name. If it is queued under
---  another name, leaves that place.
--- @tparam table waiter
+--- another name, leaves that place.
+---@param waiter rlock.waiter
 function grant:admit(waiter)
   local former = waiter.owner_name
   if former == self.owner_name then return end
@@ -190,8 +212,8 @@ function grant:give_up()
 end
 
 --- Has its task ended, with nothing left that could release it?
--- @treturn boolean
--- @treturn boolean whether the task has ended
+---@return boolean
+---@return boolean # whether the task has ended
 function grant:is_abandoned()
   local host = self.lock.session.host
   if not host.is_over(self.owner) then return false, false end
@@ -205,8 +227,8 @@ function grant:now_is()
 end
 
 --- Marks the grant as lost without a release, so only the lease ends it. The
---  task continues under a new owner name, so it cannot re-enter the lock.
--- @tparam string reason
+--- task continues under a new owner name, so it cannot re-enter the lock.
+---@param reason string
 function grant:abandon(reason)
   local session = self.lock.session
   self.is_unsure = nil
@@ -215,8 +237,8 @@ function grant:abandon(reason)
 end
 
 --- Keeps a lost grant referenced by its task until it is unlocked, even if
---  nothing else refers to the lock. If the task ends first, the grant ends with
---  it: the watchdog refers to grants that are held, not to lost ones.
+--- nothing else refers to the lock. If the task ends first, the grant ends with
+--- it: the watchdog refers to grants that are held, not to lost ones.
 function grant:remember()
   local owner = self.owner
   if owner.is_named then return end
@@ -226,8 +248,8 @@ function grant:remember()
 end
 
 --- Detaches a lost grant, which no task will release, from its record, unless a
---  request is in progress. The server may keep it for longer if the outcome of
---  its last request is unknown: then releases it in the background.
+--- request is in progress. The server may keep it for longer if the outcome of
+--- its last request is unknown: then releases it in the background.
 function grant:drop()
   if self.acting then return end
   if self.is_unsure then
@@ -247,14 +269,14 @@ function grant:valid_for()
 end
 
 --- Runs commands on the server if the hold is still held there.
--- @tparam table commands  arrays of strings and numbers
--- @return as effect.run
+---@param commands table arrays of strings and numbers
+---@return any ... # as effect.run
 function grant:effect(commands)
   return require("rlock.lock.effect").run({ self }, commands)    -- on first use
 end
 
 --- Calls fn(object, reason) once: when the grant is lost, or now if it is.
--- @treturn boolean whether there is a hold to lose
+---@return boolean # whether there is a hold to lose
 function grant:when_lost(fn, object)
   local session = self.lock.session
   if #self.holds == 0 then

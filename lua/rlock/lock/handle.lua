@@ -1,15 +1,15 @@
 --- The public interface of one lock (lock.lua) and of several locks held as one
---  (several/joint.lua). Their classes inherit it by handle:class() and have:
---    session  for its host
---    show()   a description, for messages
---    called   its name in the detail of "not_held"; default: show()
---    take(wait, lease[, hold])  takes one more hold for the calling task:
---             true[, token] | nil, code, detail; raises a cancellation. The
---             table `hold` becomes the hold: it gets a `grant`, and `is_over`
---             when it is released
---    mine()   the calling task's grant, or nil; it has the methods valid_for,
---             now_is, when_lost, effect and release (grant.lua)
---    write(grant, path, value, version)  as `set`
+--- (several/joint.lua). Their classes inherit it by handle:class() and have:
+---   session  for its host
+---   show()   a description, for messages
+---   called   its name in the detail of "not_held"; default: show()
+---   take(wait, lease[, hold])  takes one more hold for the calling task:
+---            true[, token] | nil, code, detail; raises a cancellation. The
+---            table `hold` becomes the hold: it gets a `grant`, and `is_over`
+---            when it is released
+---   mine()   the calling task's grant, or nil; it has the methods valid_for,
+---            now_is, when_lost, effect and release (grant.lua)
+---   write(grant, path, value, version)  as `set`
 
 local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
@@ -20,7 +20,9 @@ local handle = { prefix = "lock" }      -- of its methods, for messages
 local huge, type = math.huge, type
 
 --- Creates a class that inherits from this one.
+---@return table
 function handle:class()
+  ---@type any
   local class = {}
   for name, value in pairs(self) do class[name] = value end
   class.__index = class
@@ -57,18 +59,17 @@ local function take(self, wait, lease, hold)
 end
 
 --- Waits for the lock and takes it.
--- @tparam[opt] table options
---   wait: maximum seconds to wait; bounds the whole call. Default: forever,
---   even while a server is unreachable, unless an error is permanent.
---   lease: maximum seconds to hold it; without it the watchdog renews it.
--- @treturn[1] boolean true
--- @return[1] the fencing token, if the policy has one
--- @treturn[2] nil
--- @treturn[2] string code: "timeout", "refused", "connect", "closed", "lost",
---   "deadlock" (tasks of this client, this one among them, would wait for each
---   other: the detail has the cycle), "quorum" (no majority of a red lock's
---   servers is in reach)
--- @treturn[2] string detail
+--- Without a `wait` it waits forever, even while a server is unreachable,
+--- unless an error is permanent.
+---@param options? rlock.lock_options
+---@return true? held
+---@return integer | rlock.code | nil # the fencing token, if the lock has one.
+---  Or "timeout", "refused", "connect", "closed", "lost", "deadlock" (tasks of
+---  this client, this one among them, would wait for each other: the detail has
+---  the cycle), "quorum" (no majority of a red lock's servers is in reach)
+---@return string? detail
+---@return_overload true, integer?
+---@return_overload nil, rlock.code, string
 function handle:lock(options)
   if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
   local wait, lease
@@ -80,6 +81,12 @@ function handle:lock(options)
 end
 
 --- Takes the lock if it is free. As `lock`, but `wait` defaults to 0.
+---@param options? rlock.lock_options
+---@return true? held
+---@return integer | rlock.code | nil # the fencing token, or "busy", …
+---@return string? detail
+---@return_overload true, integer?
+---@return_overload nil, rlock.code, string
 function handle:try_lock(options)
   if type(self) ~= "table" or not self.session then
     colon.raise("lock:try_lock")
@@ -120,13 +127,12 @@ local function release(self, hold)
 end
 
 --- Releases the calling task's most recent hold. Those of `hold()` come last:
---  each has an object to release it.
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held" (never held), "lost" (held, then expired or
---   broken), "quorum" (no majority of a red lock's servers confirmed it), or
---   why a request failed; in the last two cases the lease ends the hold
--- @treturn[2] string detail
+--- each has an object to release it.
+---@return true?
+---@return rlock.code? code "not_held" (never held), "lost" (held, then
+---  expired or broken), "quorum" (no majority of a red lock's servers confirmed
+---  it), or why a request failed; in the last two cases the lease ends the hold
+---@return string? detail
 function handle:unlock()
   if type(self) ~= "table" or not self.session then
     colon.raise("lock:unlock")
@@ -149,13 +155,14 @@ local function done(hold, ...)
 end
 
 --- Holds the lock while a function runs; releases it even if fn raises.
--- @tparam[opt] table options as for `lock`
--- @tparam function fn called with the lock and the further arguments
--- @return[1] what fn returned
--- @treturn[2] nil
--- @treturn[2] string code: the lock was not taken and fn did not run, or the
---   lock was "lost" before fn returned, or as for `unlock`
--- @treturn[2] string detail
+---@generic T
+---@param options? rlock.lock_options
+---@param fn fun(lock: rlock.lock, ...): T...
+---@param ... any further arguments of fn
+---@return T... # what fn returned; or nil, code, detail: the lock was not taken
+---  and fn did not run, or the lock was "lost" before fn returned, or as for
+---  `unlock`
+---@overload fun(self, fn: function, ...: any): any...
 function handle:with(options, fn, ...)
   if type(options) == "function" then
     return self:with(nil, options, fn, ...)
@@ -171,24 +178,25 @@ end
 -- local state -------------------------------------------------------------
 
 --- Seconds for which this task's most recent hold is certainly valid.
+---@return number
 function handle:valid_for()
   local granted = self:mine()
   return granted and granted:valid_for() or 0
 end
 
 --- "held"; "at_risk" (still valid, but a renewal failed or no majority of a red
---  lock's servers is in reach); "lost"; "free".
+--- lock's servers is in reach); "lost"; "free".
+---@return "held" | "at_risk" | "lost" | "free"
 function handle:state()
   local granted = self:mine()
   return granted and granted:now_is() or "free"
 end
 
 --- Is the lock certainly ours for at least this long?
--- @tparam number seconds
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "lost": already lost or valid for less; "not_held"
--- @treturn[2] string detail
+---@param seconds number
+---@return true?
+---@return rlock.code? code "lost": already lost or valid for less; "not_held"
+---@return string? detail
 function handle:need(seconds)
   seconds = duration.check(seconds, "seconds", 0, nil, 2)
   if self:state() == "free" then
@@ -201,18 +209,19 @@ function handle:need(seconds)
 end
 
 --- Sets the value of a node of ZooKeeper, only if the hold is still held: the
---  server checks the hold and sets the value in one transaction. So a late
---  holder changes nothing.
--- @tparam string path below the chroot
--- @tparam string value
--- @tparam[opt] integer version that the node must have; default: any
--- @treturn[1] boolean true
--- @treturn[1] integer the new version of the node
--- @treturn[2] nil
--- @treturn[2] string "not_held"; "lost"; "zookeeper": no such node, another
---   version, no permission; "timeout": it may have been set; "usage": this is
---   Redis. It is not retried
--- @treturn[2] string detail
+--- server checks the hold and sets the value in one transaction. So a late
+--- holder changes nothing.
+---@param path string below the chroot
+---@param value string
+---@param version? integer that the node must have; default: any
+---@return true?
+---@return integer | rlock.code | nil # the new version of the node. Or
+---  "not_held"; "lost"; "zookeeper": no such node, another version, no
+---  permission; "timeout": it may have been set; "usage": this is Redis. It is
+---  not retried
+---@return string? detail
+---@return_overload true, integer
+---@return_overload nil, rlock.code, string
 function handle:set(path, value, version)
   version = check.node(path, value, version)
   local granted = self:mine()
@@ -221,8 +230,10 @@ function handle:set(path, value, version)
 end
 
 --- Calls fn if this task's hold is lost: expired, broken, not renewed in time.
--- @tparam function fn called once, as a task, with the lock and the reason
--- @return true, or nil, "not_held"
+---@param fn fun(lock: rlock.lock, reason: string) called once, as a task
+---@return true?
+---@return rlock.code? code "not_held"
+---@return string? detail
 function handle:on_lost(fn)
   check_function(fn, "lock:on_lost", 2)
   local granted = self:mine()
@@ -241,8 +252,8 @@ handle.on_release_request = of_requests "on_release_request"
 handle.request_release = of_requests "request_release"
 
 --- Marks the calling task's hold as lost without releasing it, because the work
---  that it protects may continue. Only the end of the lease frees it. Internal.
--- @tparam string reason
+--- that it protects may continue. Only the end of the lease frees it. Internal.
+---@param reason string
 function handle:abandon(reason)
   local granted = self:mine()
   if granted then granted:abandon(reason) end
@@ -269,16 +280,15 @@ local function collect(fn)
 end
 
 --- Runs a Redis command only if this task's hold is still held on the server:
---  the server checks that and runs the command as one step. So a holder that
---  was paused beyond its lease changes nothing. It is not retried.
--- @param ...  the command and its arguments: strings and numbers
--- @return[1] the reply; false for a Redis nil
--- @treturn[2] nil
--- @treturn[2] string "lost" or "not_held": nothing was changed; "redis": the
---   command failed; "timeout": it may have been executed; "replicas": too few
---   replicas have confirmed it, if it was; "connect", "closed", "usage": it was
---   not sent
--- @treturn[2] string detail
+--- the server checks that and runs the command as one step. So a holder that
+--- was paused beyond its lease changes nothing. It is not retried.
+---@param ... string | number the command and its arguments
+---@return any # the reply; false for a Redis nil
+---@return rlock.code? code "lost" or "not_held": nothing was changed;
+---  "redis": the command failed; "timeout": it may have been executed;
+---  "replicas": too few replicas have confirmed it, if it was; "connect",
+---  "closed", "usage": it was not sent
+---@return string? detail
 function handle:call(...)
   local words = check.words(self.prefix .. ":call", 2, ...)
   local granted = self:mine()
@@ -289,10 +299,11 @@ function handle:call(...)
 end
 
 --- Like `call`, for several commands as one step. If one fails, those after
---  it are not executed.
--- @tparam function fn  called with an object whose method `call` adds a command
--- @return[1] a table with the reply of each command
--- @treturn[2] nil, code, detail as for `call`
+--- it are not executed.
+---@param fn fun(t: rlock.transaction) adds the commands, by `t:call(…)`
+---@return any[]? replies the reply of each command
+---@return rlock.code? code as for `call`
+---@return string? detail
 function handle:transaction(fn)
   check_function(fn, self.prefix .. ":transaction", 2)
   local commands = collect(fn)          -- may wait, so the hold may end
@@ -321,11 +332,11 @@ function Hold:write(...) return self.lock:write(...) end
 local WEAK = { __mode = "v" }
 
 --- Takes the lock and returns an object for this hold. Any task may use it; a
---  `<close>` variable releases it at the end of its block.
--- @tparam[opt] table options as for `lock`
--- @return[1] the hold: unlock, valid_for, need, on_lost, on_release_request,
---   state, token, call, transaction, set
--- @treturn[2] nil, code, detail as for `lock`
+--- `<close>` variable releases it at the end of its block.
+---@param options? rlock.lock_options
+---@return rlock.hold?
+---@return rlock.code? code as for `lock`
+---@return string? detail
 function handle:hold(options)
   local wait, lease = limits(options)
   local hold = {
@@ -340,6 +351,9 @@ function handle:hold(options)
 end
 
 --- As the lock's methods, for this hold.
+---@return true?
+---@return rlock.code? code "lost"; "not_held": it was released before
+---@return string? detail
 function Hold:unlock() return release(self.lock, self.hold) end
 
 function Hold:__close() self:unlock() end

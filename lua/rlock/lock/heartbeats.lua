@@ -1,14 +1,17 @@
 --- The heartbeats of the waiters in a queue in Redis, for policies with the
---  operation `refresh`. A request refreshes many waiters of one lock, and its
---  reply names those that must retry. So a waiter itself sends nothing, and the
---  retry of a woken waiter usually queues behind one request at most.
---
---  With more than BATCH waiters of a lock, each is refreshed half as often.
---  Requests are evenly spaced, at most MOST a second. If that is too few, each
---  refreshes more waiters.
+--- operation `refresh`. A request refreshes many waiters of one lock, and its
+--- reply names those that must retry. So a waiter itself sends nothing, and the
+--- retry of a woken waiter usually queues behind one request at most.
+---
+--- With more than BATCH waiters of a lock, each is refreshed half as often.
+--- Requests are evenly spaced, at most MOST a second. If that is too few, each
+--- refreshes more waiters.
 
 local verdicts = require "rlock.lock.verdicts"
 
+---@class rlock.heartbeats
+---@field session rlock.session
+---@field lines table<rlock.record, table>
 local heartbeats = {}
 heartbeats.__index = heartbeats
 
@@ -25,7 +28,8 @@ local EARLY = 0.5       -- how early one may be, as a share of that period
 local LEAST = 0.01      -- seconds; a policy may reply "busy" and 0
 local POLL = 0.5        -- seconds: of a policy without `poll`
 
---- @tparam table session
+---@param session rlock.session
+---@return rlock.heartbeats
 function heartbeats.new(session)
   return setmetatable({ session = session, lines = {} }, heartbeats)
 end
@@ -173,9 +177,9 @@ end
 -- for waiters -----------------------------------------------------------------
 
 --- Sends heartbeats for a waiter from now on.
--- @tparam table waiter with its `owner_name`
--- @tparam table record of the lock
--- @tparam number ms until a retry may succeed; -1: unknown
+---@param waiter rlock.waiter with its `owner_name`
+---@param record rlock.record of the lock
+---@param ms number until a retry may succeed; -1: unknown
 function heartbeats:join(waiter, record, ms)
   local line = self.lines[record] or open(self, record)
   local now = self.session.host.now()
@@ -185,7 +189,7 @@ function heartbeats:join(waiter, record, ms)
 end
 
 --- Sends no more heartbeats for a waiter.
--- @tparam table waiter
+---@param waiter rlock.waiter
 function heartbeats.leave(_, waiter)
   if waiter.line then unlink(waiter.line, waiter) end
 end

@@ -1,32 +1,32 @@
 --- The holds of a grant: a list, in the order in which they were taken. Pure.
---
---  A hold is a table: `ends` is the time at which its lease ends; without it
---  the watchdog renews the hold. If `is_transferable`, any task may release it;
---  `object` is a weak reference to the program's object for it. The part of a
---  multi-lock or red lock refers to the whole as `hold`; that of a red lock has
---  a method `lost`, which is called when the grant is. If its unlock had no
---  turn, the task that called it is `by`.
+---
+--- A hold is a table: `ends` is the time at which its lease ends; without it
+--- the watchdog renews the hold. If `is_transferable`, any task may release it;
+--- `object` is a weak reference to the program's object for it. The part of a
+--- multi-lock or red lock refers to the whole as `hold`; that of a red lock has
+--- a method `lost`, which is called when the grant is. If its unlock had no
+--- turn, the task that called it is `by`.
 
 local holds = {}
 
 local max, min = math.max, math.min
 
 --- The hold of each `lock` without a lease: the watchdog renews it. Shared, so
---  that 100 000 of them take no memory. Nothing reads its `is_over`.
+--- that 100 000 of them take no memory. Nothing reads its `is_over`.
 holds.RENEWED = {}
 
 --- The lists of most grants: without a hold, and with one that is renewed. They
---  are shared for the same reason. So a function that changes a list returns
---  the list to use from then on.
+--- are shared for the same reason. So a function that changes a list returns
+--- the list to use from then on.
 holds.NONE = {}
 holds.ONE = { holds.RENEWED }
 
 local NONE, ONE, RENEWED = holds.NONE, holds.ONE, holds.RENEWED
 
 --- Adds a hold.
--- @tparam table list
--- @tparam table hold
--- @treturn table the list, or one that replaces it
+---@param list table
+---@param hold table
+---@return table # the list, or one that replaces it
 function holds.add(list, hold)
   if hold == RENEWED and not list[1] then return ONE end
   if list == NONE then return { hold } end
@@ -47,9 +47,9 @@ local function last_of(list)
 end
 
 --- The hold that a task has left to its lease, see `leave_to_lease`.
--- @tparam table list
--- @tparam table task
--- @treturn table|nil
+---@param list table
+---@param task table
+---@return table?
 function holds.left_by(list, task)
   for i = #list, 1, -1 do
     if list[i].by == task then return list[i] end
@@ -57,11 +57,11 @@ function holds.left_by(list, task)
 end
 
 --- Lets the hold that a task could not release end with its lease. A task that
---  repeats this means the same hold.
--- @tparam table list
--- @tparam number ends  of the lease
--- @tparam table task
--- @treturn table the list, or one that replaces it
+--- repeats this means the same hold.
+---@param list table
+---@param ends number of the lease
+---@param task table
+---@return table # the list, or one that replaces it
 function holds.leave_to_lease(list, ends, task)
   if holds.left_by(list, task) then return list end
   local hold, i = last_of(list)
@@ -76,11 +76,11 @@ function holds.leave_to_lease(list, ends, task)
 end
 
 --- Removes a hold.
--- @tparam table list
--- @tparam[opt] table hold default: the most recent; those of objects and of
---   several locks come last
--- @treturn table|nil the hold, if it was there
--- @treturn table the list, or one that replaces it
+---@param list table
+---@param hold? table default: the most recent; those of objects and of several
+---  locks come last
+---@return table? # the hold, if it was there
+---@return table # the list, or one that replaces it
 function holds.remove(list, hold)
   hold = hold or last_of(list)
   for i = #list, 1, -1 do
@@ -93,11 +93,11 @@ function holds.remove(list, hold)
 end
 
 --- What the holds need from now on.
--- @tparam table list
--- @tparam number now
--- @tparam number lease seconds, of holds that the watchdog renews
--- @treturn number seconds of lease; 0 or less if all leases have ended
--- @treturn boolean whether the watchdog must renew any of them
+---@param list table
+---@param now number
+---@param lease number seconds, of holds that the watchdog renews
+---@return number # seconds of lease; 0 or less if all leases have ended
+---@return boolean # whether the watchdog must renew any of them
 function holds.needed(list, now, lease)
   local ends, watched = 0, false
   for _, hold in ipairs(list) do

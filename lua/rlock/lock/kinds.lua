@@ -1,11 +1,11 @@
 --- The built-in kinds, on every back end. The client makes a factory of each.
---  Fields of a kind:
---    name     of its policy in policy/
---    title    for people
---    factory  the client's method
---    fenced   of its policy with fencing tokens; default: fenced_<name>
---    pair     whether it is a pair, a read lock and a write lock
---    driver   the module of a counter, which is no lock
+--- Fields of a kind:
+---   name     of its policy in policy/
+---   title    for people
+---   factory  the client's method
+---   fenced   of its policy with fencing tokens; default: fenced_<name>
+---   pair     whether it is a pair, a read lock and a write lock
+---   driver   the module of a counter, which is no lock
 return {
   { name = "fair", title = "fair lock", factory = "fair_lock" },
   { name = "fair_readwrite", title = "fair read/write lock",

@@ -1,8 +1,8 @@
 --- The lock object of every policy: how it waits, and its state on the server.
---  Its public interface is in handle.lua; requests.lua sends the requests and
---  interprets the replies. The object knows its name and policy. The owner is
---  the calling task, not the object: tasks that share one still exclude each
---  other.
+--- Its public interface is in handle.lua; requests.lua sends the requests and
+--- interprets the replies. The object knows its name and policy. The owner is
+--- the calling task, not the object: tasks that share one still exclude each
+--- other.
 
 local verdicts = require "rlock.lock.verdicts"
 local colon = require "rlock.util.colon"
@@ -14,16 +14,23 @@ local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.lock: rlock.handle
+---@field session rlock.session internal
+---@field record rlock.record internal
+---@field owner? rlock.owner internal
+---@field drift? number internal
+---@field options? table internal
 local lock = handle:class()
 
 lock.called = "the lock"
 
---- @tparam table client the public object; its locks keep it alive
--- @tparam table policy  from policy.load
--- @tparam string name
--- @tparam[opt] table options owner = an explicit owner name instead of the
---   calling task; drift = the fraction of a lease allowed for clock drift; the
---   rest is passed to the policy's `extra`
+---@param client rlock.client its locks keep it alive
+---@param policy rlock.loaded_policy
+---@param name string
+---@param options? table owner = an explicit owner name instead of the calling
+---  task; drift = the fraction of a lease allowed for clock drift; the rest is
+---  passed to the policy's `extra`
+---@return rlock.lock
 function lock.new(client, policy, name, options)
   local self = setmetatable({
     session = client.session,
@@ -39,13 +46,14 @@ function lock.new(client, policy, name, options)
 end
 
 --- The lock's kind and name, for messages.
+---@return string
 function lock:show()
   return ("%s lock %s"):format(self.record.policy.name,
     naming.show(self.record.name))
 end
 
 --- The detail of "busy".
--- @tparam number ms until a retry may succeed
+---@param ms? number until a retry may succeed
 function lock:busy(ms)
   return ("%s is %s"):format(self:show(), verdicts.busy(ms))
 end
@@ -53,6 +61,7 @@ end
 -- taking ------------------------------------------------------------------
 
 --- The grant of the calling task, or nil.
+---@return rlock.grant?
 function lock:mine()
   local task = self.session.host.current()
   return self.record.grants[self.owner or task]
@@ -67,6 +76,7 @@ end
 
 -- Records a grant: the time waited, and the event.
 local function count_grant(self, granted, waiter)
+  ---@type rlock.session, number
   local session, waited = self.session, 0
   if waiter and waiter.since then
     if waiter.is_handed and self.record.target.hands_over then
@@ -108,7 +118,8 @@ local function grant_for(self, waiter)
 end
 
 --- Retries the request, see waiting.lua. A grant exists only during an attempt,
---  which saves memory when thousands wait.
+--- which saves memory when thousands wait.
+---@return any ...
 function lock:retry(waiter, deadline, now)
   local granted = grant_for(self, waiter)
   local verdict, ms, code, detail = granted:acquire(deadline, waiter.lease,
@@ -119,7 +130,7 @@ function lock:retry(waiter, deadline, now)
 end
 
 --- Ends a wait, see waiting.lua.
--- @return as `take`
+---@return any ... # as `take`
 function lock:end_wait(waiter, is_held, code, detail)
   local granted = waiter.granted or grant_for(self, waiter)
   return leave(self, granted, waiter, is_held, code, detail)
@@ -158,6 +169,7 @@ function lock:take(wait, lease, hold)
 end
 
 --- The fencing token of this task's hold, if the policy has one.
+---@return integer?
 function lock:token()
   local granted = self:mine()
   return granted and granted.token
@@ -196,11 +208,20 @@ local function run(self, name, a, deadline)
   return reply, code, detail
 end
 
+---@class rlock.lock_state
+---@field state "held" | "free"
+---@field ttl? number seconds; nil: it has no expiry
+---@field count integer holds of the calling task
+---@field holders { owner: string, count: integer }[]
+---@field token? integer of kinds with fencing tokens
+---@field mode? "read" | "write" of the sides of a pair
+---@field queue? string[] the first waiters, of kinds that list them
+---@field identities? string[] on ZooKeeper: of the holders
+
 --- The lock's current state on the server.
--- @treturn[1] table { state = "held"|"free", ttl = seconds or nil, count =
---   holds of the calling task, holders = { { owner =, count = }, ... } }, and
---   the policy's extra fields: `token`, `mode`, `queue` (the first waiters)
--- @treturn[2] nil, code, detail
+---@return rlock.lock_state?
+---@return rlock.code? code
+---@return string? detail
 function lock:peek()
   return self:state_for(self.owner or self.session.host.current())
 end
@@ -237,30 +258,43 @@ local function peeked(field, self)
 end
 
 --- Does anybody hold it? (A round trip.)
+---@return boolean?
+---@return rlock.code? code
+---@return string? detail
 function lock:is_locked()
   return peeked(function(state) return state.state == "held" end, self)
 end
 
 --- Does the calling task hold it, according to the server? (A round trip.)
+---@return boolean?
+---@return rlock.code? code
+---@return string? detail
 function lock:is_held()
   return peeked(function(state) return state.count > 0 end, self)
 end
 
 --- The calling task's hold count, according to the server.
+---@return integer?
+---@return rlock.code? code
+---@return string? detail
 function lock:hold_count()
   return peeked(function(state) return state.count end, self)
 end
 
 --- Seconds until the lock expires; false if it is free or has no expiry.
+---@return number | false | nil
+---@return rlock.code? code
+---@return string? detail
 function lock:ttl()
   return peeked(function(state) return state.ttl or false end, self)
 end
 
 --- Frees the lock by force, regardless of its holder. The holder finds out on
---  its next renewal or unlock.
--- @param[opt] token free it only if the current hold has this fencing token
--- @treturn[1] boolean whether the lock was held
--- @treturn[2] nil, code, detail
+--- its next renewal or unlock.
+---@param token? integer free it only if the current hold has this fencing token
+---@return boolean? # whether the lock was held
+---@return rlock.code? code
+---@return string? detail
 function lock:break_lock(token)
   local op = self.record.policy.ops.break_
   local reply, code, detail = run(self, "break_", token or "")

@@ -1,27 +1,38 @@
 --- A hold whose requests need no task: they are posted, and a reply is handled
---  where it arrives, outside of any task. So nothing here waits. What may wait
---  runs in a background task: a retry, a reply that is reported to the program,
---  the check of a server. The parts of red locks inherit this. A hold has one
---  request at a time:
---    asks      "acquire", "release" or "undo" while that request is in flight
---              or waits for the grant's turn; else false. "undo" releases a new
---              hold that is not wanted, without passing the turn on before
---    sent      when the request was sent, by host.now()
---    grant     the grant for which it asks, or asked; false if that was in vain
---  A subclass has the fields `lock`, and `round` with the `deadline` of
---  requests to acquire, the `lease` (false: renewed by the watchdog), and
---  `flying`, the number of requests to acquire that end at the deadline by
---  themselves; the method `accept` (see requests.acquire); and:
---    is_accepted()   as `accept`, but without waiting: true; false; or nil if
---                    only `accept` can tell
---    is_wanted()     whether it is still to be acquired, when its turn comes
---    acquired(verdict, ms, code, detail)   what grant:acquire would return
---    released(ok, code, detail)            what grant:release would return
+--- where it arrives, outside of any task. So nothing here waits. What may wait
+--- runs in a background task: a retry, a reply that is reported to the program,
+--- the check of a server. The parts of red locks inherit this. A hold has one
+--- request at a time:
+---   asks      "acquire", "release" or "undo" while that request is in flight
+---             or waits for the grant's turn; else false. "undo" releases a new
+---             hold that is not wanted, without passing the turn on before
+---   sent      when the request was sent, by host.now()
+---   grant     the grant for which it asks, or asked; false if that was in vain
+--- A subclass has the fields `lock`, and `round` with the `deadline` of
+--- requests to acquire, the `lease` (false: renewed by the watchdog), and
+--- `flying`, the number of requests to acquire that end at the deadline by
+--- themselves; the method `accept` (see requests.acquire); and:
+---   is_accepted()   as `accept`, but without waiting: true; false; or nil if
+---                   only `accept` can tell
+---   is_wanted()     whether it is still to be acquired, when its turn comes
+---   acquired(verdict, ms, code, detail)   what grant:acquire would return
+---   released(ok, code, detail)            what grant:release would return
 
 local duration = require "rlock.util.duration"
 local requests = require "rlock.lock.requests"
 local turn = require "rlock.lock.turn"
 
+---@class rlock.lock.posted
+---@field grant any a rlock.grant; false: none
+---@field asks string | false
+---@field set function
+---@field lock rlock.lock
+---@field sent number
+---@field is_wanted function
+---@field round any
+---@field acquired function
+---@field is_over boolean
+---@field released function
 local posted = {}
 posted.__index = posted
 
@@ -29,8 +40,8 @@ local count_text, entered, may_enter, removed =
   requests.count_text, requests.entered, requests.may_enter, requests.removed
 
 --- Can the requests of this lock be posted? The policy's `extra` may wait; and
---  those of a read/write lock wait for the other side.
--- @tparam table lock
+--- those of a read/write lock wait for the other side.
+---@param lock rlock.lock
 function posted.suits(lock)
   local policy = lock.record.policy
   return policy.ops.renew ~= nil and not (policy.extra or policy.peer
@@ -91,6 +102,7 @@ local function confirm(self)
   acquired(self, requests.accepted(self.grant, self))
 end
 
+---@type function
 local send_release
 
 -- Handles the results of grant:acquire. The turn is still ours.
@@ -195,6 +207,7 @@ function posted:replied(reply, code, detail)
   else
     session.pending = session.pending - 1
   end
+  ---@diagnostic disable-next-line: call-non-callable
   if handle and handle ~= true and value == nil then return handle(self) end
   if handle then return ended(self, reply, nil, nil, false, self.sent) end
 end
@@ -225,8 +238,8 @@ function send_release(self, now)
 end
 
 --- Requests it. Calls `acquired`, perhaps at once.
--- @tparam table granted its grant
--- @tparam number now      by host.now()
+---@param granted rlock.grant its grant
+---@param now number by host.now()
 function posted:acquire(granted, now)
   self.asks, self.grant = "acquire", granted
   if granted.acting then return turn.join(granted, self) end
@@ -247,7 +260,7 @@ function posted:set()
 end
 
 --- Gives the request to acquire it up, if that waits for its turn.
--- @tparam boolean is_late  its deadline has passed; else it is not wanted
+---@param is_late boolean its deadline has passed; else it is not wanted
 function posted:give_up(is_late)
   if self.asks ~= "acquire" or not turn.leave(self.grant, self) then return end
   self.asks, self.grant = false, false

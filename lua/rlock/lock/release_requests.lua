@@ -1,10 +1,10 @@
 --- Release requests: a client asks the holders of a lock to release it. They
---  are cooperative: a callback of the holder decides. The functions here are
---  methods of handle.lua.
---
---  The back end delivers a request, see target.requests in the contract. It is
---  a text, "<id> <reason>". Duplicates with the same id may arrive: from a
---  retry, from both kinds of channels, from several locks of a multi-lock.
+--- are cooperative: a callback of the holder decides. The functions here are
+--- methods of handle.lua.
+---
+--- The back end delivers a request, see target.requests in the contract. It is
+--- a text, "<id> <reason>". Duplicates with the same id may arrive: from a
+--- retry, from both kinds of channels, from several locks of a multi-lock.
 
 local colon = require "rlock.util.colon"
 local naming = require "rlock.naming"
@@ -28,8 +28,10 @@ local function new(session, reason, level)
   return ("%s:%d %s"):format(session.id, session.asked, reason)
 end
 
--- Sends a request to the holders of one lock.
--- @return true and the number of holders asked; or nil, code, detail
+--- Sends a request to the holders of one lock.
+---@return any # true and the number of holders asked
+---@return rlock.failure? code
+---@return string? detail
 local function send(lock, request)
   local session, target = lock.session, lock.record.target
   local n, code, detail = target.requests().ask(target,
@@ -44,6 +46,7 @@ end
 
 -- Combines the results for several locks.
 local function combine(results)
+  ---@type integer, any
   local asked, failure = 0, nil
   for _, result in ipairs(results) do
     if result[1] then
@@ -68,19 +71,19 @@ local function send_all(joint, request)
 end
 
 --- Asks the holders of the lock to release it, including those of the other
---  side of a read/write lock. Their callbacks decide: see `on_release_request`.
--- @tparam table self a lock, multi-lock or red lock
--- @tparam[opt=""] string reason  for the callbacks, at most 256 bytes;
---   Curator's holders do not get it
--- @treturn[1] boolean true
--- @treturn[1] integer the number of clients (Redis) or holders (ZooKeeper) that
---   were asked, summed over all members; at least 1
--- @treturn[2] nil
--- @treturn[2] string "not_held": nobody holds it; "refused": no holder has a
---   callback; or why a request failed
--- @treturn[2] string detail
+--- side of a read/write lock. Their callbacks decide: see `on_release_request`.
+---@param self rlock.handle | rlock.joint
+---@param reason? string for the callbacks, at most 256 bytes; Curator's holders
+---  do not get it; default: ""
+---@return true?
+---@return integer | rlock.code # the number of clients (Redis) or holders
+---  (ZooKeeper) that were asked, summed over all members; at least 1. Or
+---  "not_held": nobody holds it; "refused": no holder has a callback; or why a
+---  request failed
+---@return string? detail
 function release_requests.request_release(self, reason)
   local request = new(self.session, reason, 2)
+  ---@type any, any, any
   local ok, code, detail = (self.members and send_all or send)(self, request)
   if ok then return true, code end
   if code == "cancelled" then error(detail, 0) end
@@ -198,16 +201,17 @@ end
 
 local NOT_HELD = "this task does not hold the lock"
 
--- Calls fn(lock, reason) for each request, until the hold is over.
--- @tparam table lock
--- @tparam table|nil granted
--- @tparam function fn
--- @tparam[opt] table hold  when it has ended, fn is no longer called
--- @return as on_release_request
+--- Calls fn(lock, reason) for each request, until the hold is over.
+---@param lock rlock.handle
+---@param granted? table a grant
+---@param fn function
+---@param hold? table when it has ended, fn is no longer called
+---@return any ... # as on_release_request
 local function listen(lock, granted, fn, hold)
   local state = granted and granted:now_is() or "free"
   if state == "free" then return nil, "not_held", NOT_HELD end
   if state == "lost" then return nil, "lost", "the hold was lost before" end
+  ---@cast granted -nil
   local listener = granted.listener
     or new_listener(granted, lock.session.host)
   for i = #listener, 1, -1 do            -- of nested holds that have ended
@@ -219,20 +223,19 @@ local function listen(lock, granted, fn, hold)
 end
 
 --- Registers a callback for release requests. fn is called while this task's
---  hold lasts, and decides whether to unlock. Requests that arrive while fn
---  runs are ignored.
--- @tparam table self a lock, multi-lock or red lock; or an object of lock:hold:
---   then the callback is for its hold, and fn gets the object instead
--- @tparam function fn called as a task, with the lock and the reason: a text
---   of at most 256 bytes on one line, "" if none was given
--- @treturn[1] boolean true: requests arrive from the next round trip on
--- @treturn[2] nil
--- @treturn[2] string "not_held" or "lost"
--- @treturn[2] string detail
+--- hold lasts, and decides whether to unlock. Requests that arrive while fn
+--- runs are ignored.
+---@param self any a lock, multi-lock or red lock, or an object of lock:hold
+---@param fn fun(lock: any, reason: string) called as a task; the reason is a
+---  text of at most 256 bytes on one line, "" if none was given
+---@return true? # requests arrive from the next round trip on
+---@return rlock.code? code "not_held" or "lost"
+---@return string? detail
 function release_requests.on_release_request(self, fn)
   if type(fn) ~= "function" then
     error("bad argument fn of on_release_request: must be a function", 2)
   end
+  ---@type any
   local hold = rawget(self, "hold")
   if not hold then return listen(self, self:mine(), fn) end
   if hold.is_over then

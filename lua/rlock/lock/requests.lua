@@ -1,12 +1,12 @@
 --- The requests of a grant (grant.lua): they acquire and release holds, and
---  roll back what has an unknown outcome. Each needs the grant's turn
---  (turn.lua).
---
---  Every request states the hold count that is wanted, so it is idempotent. If
---  a request is given up and its outcome is unknown, it is rolled back in the
---  background, and a task continues under a new owner name. A request
---  delivered late is never executed after a newer one: the node seals lost
---  connections (seal.lua).
+--- roll back what has an unknown outcome. Each needs the grant's turn
+--- (turn.lua).
+---
+--- Every request states the hold count that is wanted, so it is idempotent. If
+--- a request is given up and its outcome is unknown, it is rolled back in the
+--- background, and a task continues under a new owner name. A request
+--- delivered late is never executed after a newer one: the node seals lost
+--- connections (seal.lua).
 
 local duration = require "rlock.util.duration"
 local holds = require "rlock.lock.holds"
@@ -31,7 +31,7 @@ local function count_text(n) return ("%d"):format(n) end
 function requests.count_text(n) return COUNT[n] or count_text(n) end
 
 --- Ends the turn, unless a rollback in the background keeps it.
--- @return its further arguments
+---@return any ... # its further arguments
 function requests.passed_on(self, a, b, c, d)
   if self.acting == true then
     self.acting = false
@@ -53,9 +53,9 @@ local function needed(self, now)
 end
 
 --- The arguments of a renewal.
--- @tparam number now by host.now()
--- @treturn integer the lease, in milliseconds
--- @treturn string the count of holds
+---@param now number by host.now()
+---@return integer # the lease, in milliseconds
+---@return string # the count of holds
 function requests.renewal(self, now)
   local list, session = self.holds, self.lock.session
   if list == ONE then return session.lease_ms, "1" end
@@ -116,10 +116,10 @@ local function release_in_background(self, seconds, is_retried)
 end
 
 --- Rolls back a request whose outcome is unknown, by a release: releases are
---  idempotent. Not needed if holds are left, because every later request states
---  their count. The caller has the turn, which the rollback may keep.
--- @tparam number seconds for which to retry the release
--- @tparam[opt] boolean is_retried the request is retried by its waiter
+--- idempotent. Not needed if holds are left, because every later request states
+--- their count. The caller has the turn, which the rollback may keep.
+---@param seconds number for which to retry the release
+---@param is_retried? boolean the request is retried by its waiter
 function requests.roll_back(self, seconds, is_retried)
   if #self.holds == 0 then release_in_background(self, seconds, is_retried) end
 end
@@ -127,20 +127,20 @@ end
 local roll_back = requests.roll_back
 
 --- Releases the lock in the background, although the grant is lost. The caller
---  has the turn.
--- @tparam number seconds for which to retry that
+--- has the turn.
+---@param seconds number for which to retry that
 function requests.release_lost(self, seconds)
   release_in_background(self, seconds)
   passed_on(self)
 end
 
 --- Leaves the server's queue of waiters, if it has one. A rollback in progress
---  does so itself, before the owner's next request. Keeps the place if the same
---  owner waits for the lock in another task, or holds it. Where locks are
---  handed over, a holder leaves: the lock would be reserved for it later. A
---  request of this owner in flight may get a place, and lose it by that. Then
---  the waiter retries at its next poll, or when the reply to a heartbeat names
---  it.
+--- does so itself, before the owner's next request. Keeps the place if the same
+--- owner waits for the lock in another task, or holds it. Where locks are
+--- handed over, a holder leaves: the lock would be reserved for it later. A
+--- request of this owner in flight may get a place, and lose it by that. Then
+--- the waiter retries at its next poll, or when the reply to a heartbeat names
+--- it.
 function requests.leave(self)
   local session, record = self.lock.session, self.lock.record
   local is_held = #self.holds > 0
@@ -158,10 +158,10 @@ function requests.leave(self)
 end
 
 --- Leaves, in the background, a place in the server's queue of waiters, if it
---  has one.
--- @tparam table session
--- @tparam table record of the lock
--- @tparam string name the owner name that has the place
+--- has one.
+---@param session rlock.session
+---@param record rlock.record of the lock
+---@param name any the owner name that has the place
 function requests.leave_place(session, record, name)
   local target = record.target
   if not target.leaves or session.wakeup:has(target:channel(name), name) then
@@ -235,8 +235,9 @@ local function extra_of(self, extra, now, wait_deadline)
 end
 
 --- May this grant request another hold?
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 function requests.may_enter(self, lease)
   local policy_ = self.lock.record.policy
   if self.lock.session.is_closed then
@@ -257,8 +258,8 @@ end
 local may_enter = requests.may_enter
 
 --- Records a new hold, unless its lease may have ended already.
--- @param value a token or nil
--- @return as `acquire`
+---@param value any a token or nil
+---@return any ... # as `acquire`
 function requests.entered(self, value, lease, hold, sent)
   local session = self.lock.session
   local ends = session.valid_until(sent, lease or session.lease,
@@ -275,8 +276,8 @@ end
 
 local entered = requests.entered
 
--- Interprets the reply of acquire.
--- @return as `acquire`
+--- Interprets the reply of acquire.
+---@return any ... # as `acquire`
 local function interpret(self, reply, lease, hold, sent)
   local session, op = self.lock.session, self.lock.record.policy.ops.acquire
   local verdict, value, detail = verdicts.of(op, reply)
@@ -298,8 +299,9 @@ local function interpret(self, reply, lease, hold, sent)
 end
 
 --- Handles the outcome of a request: of acquire. The caller has the turn.
--- @param reply, code, detail, may_be_applied, sent  as target:run returns them
--- @return as `acquire`
+---@param reply any detail, may_be_applied, sent as target:run returns them
+---@param code any
+---@return any ... # as `acquire`
 function requests.acquired(self, lease, hold, reply, code, detail,
     may_be_applied, sent)
   local session = self.lock.session
@@ -316,15 +318,17 @@ function requests.acquired(self, lease, hold, reply, code, detail,
   return interpret(self, reply, lease, hold, sent)
 end
 
+---@type any, any
 local acquired, send_release = requests.acquired, nil
 
 --- Gives a hold its grant. Releases it instead if its task has ended or
---  `accept` rejects it. This keeps the turn meanwhile, so no other task of the
---  owner sees the hold.
--- @treturn[1] string "held"
--- @treturn[2] nil, nil, code, detail
+--- `accept` rejects it. This keeps the turn meanwhile, so no other task of the
+--- owner sees the hold.
+---@return string? # "held"; nil, code, detail
+---@return any ...
 function requests.accepted(self, hold)
   local session = self.lock.session
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   if session.host.has_gone(self.owner) then
     ok, code, detail = nil, "closed", "the task has ended"
@@ -396,17 +400,17 @@ local function await_release(peer, deadline)
 end
 
 --- Requests one more hold from the server.
--- @tparam number deadline of the request, by host.now()
--- @tparam number|nil lease seconds; nil: renewed by the watchdog
--- @tparam table|nil hold the table that becomes the hold; its optional method
---   `accept` returns true, or nil, code, detail to give the hold back
--- @tparam number now    by host.now()
--- @tparam number wait_deadline of the whole wait; `now` for one attempt
--- @tparam[opt] table registration  further arguments, which register a waiter
--- @treturn[1] string "held"
--- @treturn[2] string "busy"
--- @treturn[2] integer milliseconds until a retry may succeed
--- @treturn[3] nil, nil, code, detail; for "cancelled", the value to raise
+---@param deadline number of the request, by host.now()
+---@param lease? number seconds; nil: renewed by the watchdog
+---@param hold? table the table that becomes the hold; its optional method
+---  `accept` returns true, or nil, code, detail to give the hold back
+---@param now number by host.now()
+---@param wait_deadline number of the whole wait; `now` for one attempt
+---@param registration? table further arguments, which register a waiter
+---@return string? # "held"; "busy"; nil, code, detail; for "cancelled", the
+---  value to raise
+---@return integer? # milliseconds until a retry may succeed
+---@return any ...
 function requests.acquire(self, deadline, lease, hold, now, wait_deadline,
     registration)
   if self.acting then
@@ -474,14 +478,14 @@ local function unconfirmed(self, code, detail, left)
 end
 
 --- Removes a hold, before the request that releases it. The caller has the
---  turn.
--- @tparam[opt] table hold as for `release`
--- @tparam number now by host.now()
--- @treturn[1] number seconds for which it was still valid
--- @treturn[1] number seconds of lease that the other holds need, or 1
--- @treturn[1] boolean whether the watchdog must renew any of them
--- @treturn[2] nil
--- @return[2] what `release` returns: there is nothing to send
+--- turn.
+---@param hold? table as for `release`
+---@param now number by host.now()
+---@return number? # seconds for which it was still valid
+---@return any # seconds of lease that the other holds need, or 1; what
+---  `release` returns: there is nothing to send
+---@return boolean | string | nil # whether the watchdog must renew any of them
+---@return any ...
 function requests.removed(self, hold, now)
   if self.holds == ONE and not hold then                  -- the usual case
     self.holds = NONE
@@ -514,9 +518,11 @@ function requests.removed(self, hold, now)
 end
 
 --- Handles the outcome of a request: of release. The caller has the turn.
--- @param left, seconds, watched  as `removed` returns them
--- @param reply, code, detail, may_be_applied, sent  as target:run returns them
--- @return as `release`
+---@param left any watched as `removed` returns them
+---@param seconds any
+---@param reply any detail, may_be_applied, sent as target:run returns them
+---@param code any
+---@return any ... # as `release`
 function requests.released(self, left, seconds, watched, reply, code, detail,
     may_be_applied, sent)
   if reply == nil then return unconfirmed(self, code, detail, left) end
@@ -541,12 +547,11 @@ end
 
 local removed, released = requests.removed, requests.released
 
--- Wakes a waiter of this client; its request follows the release. Does nothing
--- for a fair lock, whose queue on the server decides.
--- @treturn[1] table the channel
--- @treturn[1] table|nil the waiter
--- @treturn[1] table|nil further arguments of the release: the waiter's entry
--- @treturn[2] nil
+--- Wakes a waiter of this client; its request follows the release. Does nothing
+--- for a fair lock, whose queue on the server decides.
+---@return table? # the channel
+---@return table? # the waiter
+---@return table? # further arguments of the release: the waiter's entry
 local function hand_over(self, now)
   local session = self.lock.session
   local name = not self.lock.record.policy.ops.refresh and self:channel()
@@ -557,6 +562,7 @@ local function hand_over(self, now)
 end
 
 function send_release(self, deadline, hold, now)
+  ---@type any, any, any, any
   local session, channel, waiter, entry = self.lock.session, nil, nil, nil
   if not hold and self.holds[2] then
     hold = holds.left_by(self.holds, session.host.current())
@@ -576,6 +582,7 @@ function send_release(self, deadline, hold, now)
   if channel then session.wakeup.handed_over(channel, waiter, is_freed) end
   if entry and not waiter.channel then
     -- The waiter has left, and its request may have come before the release.
+    ---@cast waiter -nil
     requests.leave_place(session, self.lock.record, waiter.owner_name)
   end
   if is_freed then                                      -- the usual case
@@ -618,12 +625,12 @@ local function left_to_lease(self)
 end
 
 --- Releases one hold.
--- @tparam[opt] table hold default: the most recent; those of objects and of
---   several locks come last
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held", "lost", why the request failed, or "cancelled"
--- @return[2] detail; for "cancelled", the value to raise
+---@param hold? table default: the most recent; those of objects and of several
+---  locks come last
+---@return boolean? # true
+---@return rlock.failure? code # "not_held", "lost", why the request failed, or
+---  "cancelled"
+---@return any detail # for "cancelled", the value to raise
 function requests.release(self, hold)
   local session = self.lock.session
   local now = session.host.now()

@@ -1,19 +1,19 @@
 --- The turn of a grant: it has one request at a time, although several tasks
---  may share it (an explicit owner, a transferred hold). A grant is `acting`
---  while a request has its turn: true, or CONTENDED if the end of the request
---  may not end the turn; else false. `queue` has those that wait: events, and
---  requests without a task (posted.lua). The turn is given to the first by its
---  method `set`.
+--- may share it (an explicit owner, a transferred hold). A grant is `acting`
+--- while a request has its turn: true, or CONTENDED if the end of the request
+--- may not end the turn; else false. `queue` has those that wait: events, and
+--- requests without a task (posted.lua). The turn is given to the first by its
+--- method `set`.
 
 local turn = {}
 
 --- Value of `acting` if another request waits, if a rollback keeps the turn, or
---  if the task has ended.
+--- if the task has ended.
 turn.CONTENDED = "contended"
 
 --- Waits for the turn, without a task.
--- @tparam table self the grant
--- @tparam table waiter its method `set` gets the turn
+---@param self table the grant
+---@param waiter { set: function } its method `set` gets the turn
 function turn.join(self, waiter)
   local queue = self.queue
   self.acting = turn.CONTENDED
@@ -25,9 +25,9 @@ function turn.join(self, waiter)
 end
 
 --- Stops waiting for the turn.
--- @tparam table self the grant
--- @tparam table waiter
--- @treturn boolean whether it was waiting; else it has had the turn
+---@param self table the grant
+---@param waiter { set: function }
+---@return boolean # whether it was waiting; else it has had the turn
 function turn.leave(self, waiter)
   local queue = self.queue
   for i, other in ipairs(queue or {}) do
@@ -41,10 +41,11 @@ function turn.leave(self, waiter)
 end
 
 --- Waits for the turn of a grant that is acting.
--- @tparam table self the grant
--- @tparam number deadline by host.now()
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+---@param self table the grant
+---@param deadline number by host.now()
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function turn.wait(self, deadline)
   local host = self.lock.session.host
   local event = host.event()
@@ -63,7 +64,7 @@ end
 turn.LATE = "another request of this owner is in flight"
 
 --- Passes the turn to the first that waits for it.
--- @tparam table self the grant
+---@param self table the grant
 function turn.pass(self)
   local queue = self.queue
   if not queue then

@@ -1,7 +1,7 @@
 --- Checks the replies of a policy's operations: a verdict and its values. Each
---  reply is checked before use, because policies may be custom and proxies may
---  interfere. The error for a malformed one names the place in the policy's
---  file.
+--- reply is checked before use, because policies may be custom and proxies may
+--- interfere. The error for a malformed one names the place in the policy's
+--- file.
 
 local naming = require "rlock.naming"
 
@@ -29,6 +29,7 @@ local wanted = {
     .. '{ owner, count, ... } }, or the same with "free"',
 }
 
+---@type function
 local show
 
 local function show_all(list)
@@ -46,12 +47,12 @@ function show(value)
 end
 
 --- The error for a malformed reply.
--- @tparam table op the result of script.compile
--- @param reply
--- @tparam[opt] string must the replies allowed; default: those of a lock
--- @treturn nil
--- @treturn string "redis"
--- @treturn string detail
+---@param op table the result of script.compile
+---@param reply any
+---@param must? string the replies allowed; default: those of a lock
+---@return nil
+---@return string # "redis"
+---@return string detail
 function verdicts.wrong(op, reply, must)
   return nil, "redis", ("%s: answered %s; it must answer %s"):format(op.where,
     show(reply), must or wanted[op.op])
@@ -71,12 +72,13 @@ local function show_shapes(shapes)
 end
 
 --- Checks the reply of an operation that a driver calls.
--- @tparam table op      the result of script.compile
--- @param reply          from Redis
--- @tparam table shapes  verdict -> the types of its values, one letter each:
---   n for a number, s for a string, t for a table
--- @treturn[1] table the reply
--- @treturn[2] nil, "redis", detail
+---@param op table the result of script.compile
+---@param reply any from Redis
+---@param shapes table verdict -> the types of its values, one letter each: n
+---  for a number, s for a string, t for a table
+---@return table? # the reply
+---@return string? code # "redis"
+---@return string? detail
 function verdicts.shaped(op, reply, shapes)
   if type(reply) == "string" then reply = { reply } end    -- a verdict alone
   local shape = type(reply) == "table" and shapes[reply[1]]
@@ -88,11 +90,11 @@ function verdicts.shaped(op, reply, shapes)
 end
 
 --- The verdict of a reply, checked.
--- @tparam table op the result of script.compile
--- @param reply     from Redis
--- @treturn[1] string the verdict
--- @return[1] its value: a token, milliseconds, a reason
--- @treturn[2] nil, "redis", detail
+---@param op table the result of script.compile
+---@param reply any from Redis
+---@return string? # the verdict
+---@return any # its value: a token, milliseconds, a reason; "redis"
+---@return string? detail
 function verdicts.of(op, reply)
   local word, value = reply, nil
   if type(reply) == "table" then word, value = reply[1], reply[2] end
@@ -119,7 +121,7 @@ local function is_flat(list)
 end
 
 --- Checks a reply of `peek`.
--- @return as verdicts.of
+---@return any ... # as verdicts.of
 function verdicts.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
       or type(reply[3]) ~= "number" or not is_flat(reply[4])
@@ -130,7 +132,7 @@ function verdicts.of_peek(op, reply)
 end
 
 --- What "busy" means, for messages.
--- @tparam number ms its value
+---@param ms any milliseconds, a number; its value
 function verdicts.busy(ms)
   return "held by another owner"
     .. (ms > 0 and (" for %.1f s more"):format(ms / 1000) or "")

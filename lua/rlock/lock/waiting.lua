@@ -1,14 +1,14 @@
 --- The wait loop of locks and counters. waiting.pause is a single wait.
---  waiting.start is the loop: it waits and retries until the verdict is not
---  "busy" or the deadline passes.
---
---  A waiter of the loop has a `call`, which is a lock or a counter's call:
---    session, record
---    show()    what is waited for, for messages
---    late      the detail of a timeout; default: it is "not free in time"
---    retry(waiter, deadline, now)  sends the request; returns as grant:acquire
---    end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
---              the loop returns
+--- waiting.start is the loop: it waits and retries until the verdict is not
+--- "busy" or the deadline passes.
+---
+--- A waiter of the loop has a `call`, which is a lock or a counter's call:
+---   session, record
+---   show()    what is waited for, for messages
+---   late      the detail of a timeout; default: it is "not free in time"
+---   retry(waiter, deadline, now)  sends the request; returns as grant:acquire
+---   end_wait(waiter, is_held, code, detail)  leaves the waiters; returns what
+---             the loop returns
 
 local backoff = require "rlock.util.backoff"
 local requests = require "rlock.lock.requests"
@@ -18,7 +18,7 @@ local waiting = {}
 local huge, max, min = math.huge, math.max, math.min
 
 --- Poll intervals in seconds: of the first waiter, of those behind it, and
---  without a subscription. Half of each is jitter.
+--- without a subscription. Half of each is jitter.
 local POLL, POLL_BEHIND, POLL_DEAF = 5, 20, 0.4
 local SPREAD = 1          -- extra jitter for waiters behind the first
 local LEAST = 0.01        -- a policy may reply "busy" and 0
@@ -26,6 +26,7 @@ local CONFIRM = 1         -- maximum wait for the subscription
 --- Seconds between polls of a waiter without a channel.
 local SPIN_FIRST, SPIN_LAST = 0.001, 0.128
 
+---@type table
 local deadlock          -- loaded when a client that holds something waits
 
 --- Why a task must not wait for a lock: see deadlock.enter.
@@ -39,7 +40,7 @@ function waiting.deadlock(session, waiter, lock)
 end
 
 --- Call this when a task retries several locks after a pause. It cannot be part
---  of a deadlock until its next pause.
+--- of a deadlock until its next pause.
 function waiting.awake(waiter)
   local wait = waiter.edge
   if wait then wait.is_active, wait.next_search = false, 0 end
@@ -55,23 +56,25 @@ local function leave_for(dead)
 end
 
 --- Joins the waiters of a channel, so that no later release is missed. Without
---  a channel the waiter polls with a backoff.
--- @tparam table session
--- @tparam string|nil channel
--- @tparam[opt] function wakes as for wakeup:join
--- @tparam[opt] table record of a lock, whose policy may have a queue of waiters
--- @tparam[opt] boolean hands_over  whether the lock is handed over to waiters,
---   even if this one does not register; default: that of the record's target
--- @treturn table waiter
+--- a channel the waiter polls with a backoff.
+---@param session rlock.session
+---@param channel? string
+---@param wakes? function as for wakeup:join
+---@param record? rlock.record of a lock, whose policy may have a queue of
+---  waiters
+---@param hands_over? boolean whether the lock is handed over to waiters, even
+---  if this one does not register; default: that of the record's target
+---@return rlock.waiter
 function waiting.join(session, channel, wakes, record, hands_over)
   local host = session.host
+  ---@type rlock.waiter
   local waiter
   if channel then
     hands_over = hands_over or record and record.target.hands_over
     waiter =
       session.wakeup:join(channel, wakes, hands_over and session.id or nil)
   else
-    waiter = host.event()
+    waiter = host.event() --[[@as rlock.waiter]]
     waiter.backoff = backoff.new(SPIN_FIRST, SPIN_LAST, host.random_number)
   end
   if host.on_death then
@@ -82,7 +85,7 @@ function waiting.join(session, channel, wakes, record, hands_over)
 end
 
 --- Further arguments of the first waiter's request, which register it.
--- @treturn table|nil
+---@return table?
 function waiting.registration(session, waiter)
   local channel = waiter.channel
   return channel and channel.inbox and channel.first == waiter
@@ -102,6 +105,7 @@ local function pause_length(session, waiter, ms, most, shared)
   local is_first = waiter == channel.first
   -- The second one is not registered if the first gets the lock.
   local is_next = is_first or channel.inbox and waiter.prev == channel.first
+  ---@type number
   local poll = is_next and POLL or POLL_BEHIND
   if shared and session.wakeup:polls(waiter) then poll = shared end
   if not channel.is_live then
@@ -127,13 +131,13 @@ local function pause_in_line(session, waiter)
 end
 
 --- Waits for a wake, for `ms` to pass or for the next poll; before the first
---  attempt, for the subscription.
--- @tparam table session
--- @tparam table waiter   with `wait_deadline`, and its `owner_name`
--- @tparam integer|nil ms until a retry may succeed; -1: unknown; nil: no
---   attempt since the waiter joined
--- @tparam[opt] table record of the lock
--- @return as wakeup:wait
+--- attempt, for the subscription.
+---@param session rlock.session
+---@param waiter rlock.waiter with `wait_deadline`, and its `owner_name`
+---@param ms? integer until a retry may succeed; -1: unknown; nil: no attempt
+---  since the waiter joined
+---@param record rlock.record of the lock
+---@return any ... # as wakeup:wait
 function waiting.pause(session, waiter, ms, record)
   local policy = record and record.policy
   if ms and policy and policy.ops.refresh and waiter.channel then
@@ -154,13 +158,14 @@ function waiting.pause(session, waiter, ms, record)
 end
 
 --- The deadline of one request. A waiter retries an unreachable server for its
---  whole wait; a single attempt has the client's `timeout`.
+--- whole wait; a single attempt has the client's `timeout`.
 function waiting.request_deadline(session, now, wait_deadline)
   return wait_deadline > now and wait_deadline or now + session.timeout
 end
 
 -- the loop -------------------------------------------------------------------
 
+---@type function
 local wait
 
 -- Retries after a wait; waits again if it is still busy.
@@ -194,12 +199,12 @@ function wait(waiter, ms)
 end
 
 --- Waits, and retries until the verdict is not "busy" or the deadline passes.
--- @tparam table call see above
--- @tparam table waiter
--- @tparam number since when the wait began, by host.now()
--- @tparam number wait_deadline
--- @tparam integer|nil ms as for `pause`
--- @return as call:end_wait
+---@param call table see above
+---@param waiter rlock.waiter
+---@param since number when the wait began, by host.now()
+---@param wait_deadline number
+---@param ms? integer as for `pause`
+---@return any # as call:end_wait
 function waiting.start(call, waiter, since, wait_deadline, ms)
   local session = call.session
   waiter.call, waiter.since, waiter.wait_deadline = call, since, wait_deadline

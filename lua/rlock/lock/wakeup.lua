@@ -1,22 +1,53 @@
 --- The waiters of each pub/sub channel. A wake is only a hint to retry: the
---  server alone knows whether a lock is free.
---  The back end subscribes to a channel once for any number of waiters, and
---  stays subscribed for a while after the last one leaves. A message wakes one
---  local waiter, to avoid a thundering herd. A (re)connection wakes all: it may
---  have missed messages.
+--- server alone knows whether a lock is free.
+--- The back end subscribes to a channel once for any number of waiters, and
+--- stays subscribed for a while after the last one leaves. A message wakes one
+--- local waiter, to avoid a thundering herd. A (re)connection wakes all: it may
+--- have missed messages.
 
+--- In the list of a channel, or polling.
+---@class rlock.waiter: rlock.event
+---@field channel table while it is in a list
+---@field prev? rlock.waiter
+---@field next? rlock.waiter
+---@field owner_name? string
+---@field is_woken? boolean
+---@field is_handed? boolean
+---@field since? number
+---@field shares? boolean
+---@field edge? table | false see deadlock.lua
+---@field line? table see heartbeats.lua
+---@field due? number
+---@field ahead? rlock.waiter
+---@field behind? rlock.waiter
+---@field wants? function
+---@field call? table see waiting.lua
+---@field granted? rlock.grant
+---@field lease? number
+---@field hold? table
+---@field wait_deadline number
+---@field watched? boolean
+---@field unwatch? function
+---@field survives? function
+---@field backoff? rlock.backoff
+
+---@class rlock.wakeup
+---@field listener rlock.channels
+---@field host rlock.host
+---@field channels table<string, table>
+---@field count integer of channels
 local wakeup = {}
 wakeup.__index = wakeup
 
 --- Seconds for which the tasks of one client may pass a lock to each other,
---  before other clients get it.
+--- before other clients get it.
 local TENURE = 0.005
 
 local SUCCEEDED = {}      -- stands for a successor that has the lock
 
---- @tparam table listener  of the back end: add(channel), wind_down(), close(),
---   optionally idle(name), and it calls notify(event, channel, payload)
--- @tparam table host
+---@param listener rlock.channels of the back end
+---@param host rlock.host
+---@return rlock.wakeup
 function wakeup.new(listener, host)
   local self = setmetatable({
     listener = listener, host = host,
@@ -160,22 +191,23 @@ end
 -- interface to waiters ----------------------------------------------------
 
 --- Is this channel subscribed already? Then a waiter that joins before its
---  first attempt cannot miss a release and need not retry at once.
+--- first attempt cannot miss a release and need not retry at once.
 function wakeup:is_live(name)
   local channel = name and self.channels[name]
   return channel and channel.is_live or false
 end
 
 --- Joins the waiters of a channel. Every waiter must leave.
--- @tparam string name the channel
--- @tparam[opt] function wakes  payload -> "one" or "all": whether a message
---   wakes all waiters that joined with this function; it also wakes one other
--- @tparam[opt] string inbox  the id of the client, if the lock is handed over
---   to its waiters
--- @treturn table waiter for `wait` and `leave`; it is an event of the host
+---@param name string the channel
+---@param wakes? function payload -> "one" or "all": whether a message wakes all
+---  waiters that joined with this function; it also wakes one other
+---@param inbox? string the id of the client, if the lock is handed over to its
+---  waiters
+---@return table # waiter for `wait` and `leave`; it is an event of the host
 function wakeup:join(name, wakes, inbox)
   local channel = self.channels[name] or open_channel(self, name, inbox)
   local waiter = self.host.event()
+  ---@cast waiter rlock.waiter
   waiter.channel, waiter.shares = channel, wakes and true   -- nil takes no room
   channel.wakes = channel.wakes or wakes
   channel.idle_since = nil
@@ -184,12 +216,11 @@ function wakeup:join(name, wakes, inbox)
 end
 
 --- Waits for a wake.
--- @tparam table waiter
--- @tparam number seconds at most
--- @treturn[1] boolean whether it was woken
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @return[2] the value to raise
+---@param waiter rlock.waiter
+---@param seconds number at most
+---@return boolean? # whether it was woken
+---@return rlock.failure? code # "cancelled"
+---@return any # the value to raise
 function wakeup.wait(_, waiter, seconds)
   local channel = waiter.channel
   if channel and channel.successor == waiter then channel.successor = nil end
@@ -199,15 +230,15 @@ function wakeup.wait(_, waiter, seconds)
 end
 
 --- Does an owner wait on this channel?
--- @tparam string|nil name of the channel
--- @tparam string owner_name
+---@param name? string of the channel
+---@param owner_name string
 function wakeup:has(name, owner_name)
   local channel = name and self.channels[name]
   return channel and waiter_of(channel, owner_name) ~= nil
 end
 
 --- Does this waiter poll for all that share the lock? The first one that waits
---  does, until it leaves.
+--- does, until it leaves.
 function wakeup.polls(_, waiter)
   local channel = waiter.channel
   channel.poller = channel.poller or waiter
@@ -215,13 +246,13 @@ function wakeup.polls(_, waiter)
 end
 
 --- Leaves the waiters. Passes an unused wake to the next waiter, even if the
---  wake came while this waiter succeeded: more may be free. If this waiter
---  succeeded without a wake, wakes those that share the lock, because no
---  message was published. If it was the first and no wake came, messages may be
---  missing: the next waiter retries, and polls as the first from then on. If a
---  registered waiter gives up, the next one retries, which registers it.
--- @tparam table waiter
--- @tparam boolean got_it whether the waiter succeeded
+--- wake came while this waiter succeeded: more may be free. If this waiter
+--- succeeded without a wake, wakes those that share the lock, because no
+--- message was published. If it was the first and no wake came, messages may be
+--- missing: the next waiter retries, and polls as the first from then on. If a
+--- registered waiter gives up, the next one retries, which registers it.
+---@param waiter rlock.waiter
+---@param got_it boolean whether the waiter succeeded
 function wakeup:leave(waiter, got_it)
   local channel = waiter.channel
   local was_first = channel.first == waiter
@@ -255,16 +286,15 @@ function wakeup:leave(waiter, got_it)
 end
 
 --- Wakes the first waiter just before its lock is released, so that its request
---  follows the release on the same connection. Either the release names the
---  waiter and publishes no message, or its message wakes no other waiter. Stops
---  after TENURE, so that other clients get the lock (a cohort lock: Dice,
---  Marathe, Shavit, "Lock cohorting", 2012). Wakes no waiter if the channel's
---  messages may wake several.
--- @tparam string name the channel
--- @tparam number now
--- @treturn[1] table the channel; call `handed_over` after the release
--- @treturn[1] table|nil the waiter; nil if other clients are next
--- @treturn[2] nil
+--- follows the release on the same connection. Either the release names the
+--- waiter and publishes no message, or its message wakes no other waiter. Stops
+--- after TENURE, so that other clients get the lock (a cohort lock: Dice,
+--- Marathe, Shavit, "Lock cohorting", 2012). Wakes no waiter if the channel's
+--- messages may wake several.
+---@param name string the channel
+---@param now number
+---@return table? # the channel; call `handed_over` after the release
+---@return table? # the waiter; nil if other clients are next
 function wakeup:hand_over(name, now)
   local channel = self.channels[name]
   local waiter = channel and not channel.wakes and first_asleep(channel)
@@ -285,21 +315,21 @@ local function register_first(channel)
 end
 
 --- Lets the first waiter of a lock that is handed over register by a retry,
---  when a hold has ended without a release that could hand it over.
--- @tparam string|nil name the channel
+--- when a hold has ended without a release that could hand it over.
+---@param name? string the channel
 function wakeup:register_first(name)
   local channel = name and self.channels[name]
   if channel and channel.inbox then register_first(channel) end
 end
 
 --- Call this when the release of a hand-over has ended. A registered waiter
---  then retries once more, in case its request came before the release. If the
---  release failed, the next message is for any waiter. If other clients are
---  next, the first waiter registers now: with the release, its request would
---  always come before those of waiters that do not register.
--- @tparam table channel
--- @tparam table|nil waiter
--- @tparam boolean is_done
+--- then retries once more, in case its request came before the release. If the
+--- release failed, the next message is for any waiter. If other clients are
+--- next, the first waiter registers now: with the release, its request would
+--- always come before those of waiters that do not register.
+---@param channel table
+---@param waiter? rlock.waiter
+---@param is_done boolean
 function wakeup.handed_over(channel, waiter, is_done)
   if not waiter then return register_first(channel) end
   if not is_done then channel.successor = nil end
@@ -310,10 +340,10 @@ function wakeup.handed_over(channel, waiter, is_done)
 end
 
 --- Passes on remaining permits: wakes the first waiter for which they suffice
---  and that is not already retrying.
--- @tparam string name the channel
--- @tparam number left how many; a waiter needs its field `wants`
--- @tparam[opt] table waiter one to skip: the caller's own
+--- and that is not already retrying.
+---@param name string the channel
+---@param left number how many; a waiter needs its field `wants`
+---@param waiter? rlock.waiter one to skip: the caller's own
 function wakeup:pass(name, left, waiter)
   local channel = self.channels[name]
   local other = channel and channel.first
@@ -325,7 +355,7 @@ function wakeup:pass(name, left, waiter)
 end
 
 --- Ends the subscriptions and wakes all waiters, which then see the closed
---  session.
+--- session.
 function wakeup:close()
   for _, channel in pairs(self.channels) do wake_all(channel) end
   self.listener:close()

@@ -10,6 +10,19 @@ local verdicts = require "rlock.lock.verdicts"
 local heap = require "rlock.util.heap"
 local metrics = require "rlock.util.metrics"
 
+---@class rlock.watchdog
+---@field session rlock.session
+---@field host rlock.host
+---@field period number seconds
+---@field fresh table
+---@field flights table
+---@field observed table
+---@field alarms rlock.heap
+---@field batches integer
+---@field batches_of table<any, integer>
+---@field sender table
+---@field change any
+---@field wake_deadline any
 local watchdog = {}
 watchdog.__index = watchdog
 
@@ -21,9 +34,11 @@ local SHORT = 0.005      -- seconds that are too short for a retry
 local EARLY = 1 / 50     -- of a period; what is due then is renewed at once
 local RAISED = "the renewal raised an error"
 
+---@type function
 local sender_of
 
---- @tparam table session session.lua's: host, server, lease (seconds)
+---@param session rlock.session
+---@return rlock.watchdog
 function watchdog.new(session)
   local self = setmetatable({
     session = session,
@@ -54,8 +69,8 @@ local function append(list, grant)
 end
 
 --- Removes a grant from its list or the heap. Ignores the outcome of a renewal
---  in flight.
--- @tparam table grant
+--- in flight.
+---@param grant rlock.grant | rlock.leased
 function watchdog:remove(grant)
   local list = grant[1]
   if list then
@@ -86,8 +101,8 @@ local function first_in(batch)
 end
 
 --- The grants that the watchdog knows.
--- @tparam[opt] integer most  of each list, and then the newest; default: all
--- @treturn table
+---@param most? integer of each list, and then the newest; default: all
+---@return table
 function watchdog:all(most)
   local all, left = {}, most or math.huge
   for _, list in ipairs { self.fresh, self.observed } do
@@ -121,12 +136,12 @@ function watchdog:is_needed()
 end
 
 --- Does the watchdog know this grant?
--- @tparam table grant
+---@param grant rlock.grant | rlock.leased
 function watchdog:has(grant) return (grant[1] or grant.index) ~= nil end
 
 --- Ignores the outcome of a renewal in flight, but still knows the grant: for a
---  period, nothing is done about it.
--- @tparam table grant
+--- period, nothing is done about it.
+---@param grant rlock.grant | rlock.leased
 function watchdog:ground(grant)
   local list = grant[1]
   if not list or list == self.fresh or list == self.observed then return end
@@ -147,9 +162,9 @@ local function count_loss(self, grant, reason)
 end
 
 --- Declares a grant lost, once, and runs its on_lost callbacks. Reports it at
---  the end: in nginx an ngx.exit in a `log` callback ends this task.
--- @tparam table grant
--- @tparam string reason for messages
+--- the end: in nginx an ngx.exit in a `log` callback ends this task.
+---@param grant rlock.grant | rlock.leased
+---@param reason string for messages
 function watchdog:lose(grant, reason)
   if grant.state == "lost" or grant.state == "free" then return end
   self:remove(grant)
@@ -398,9 +413,9 @@ local function is_full(self, grant)
     and (self.batches_of[self.session.route_of(grant)] or 0) >= IN_FLIGHT
 end
 
--- Takes a due grant, which is in no list, into the batch, if it is to be
--- renewed.
--- @treturn boolean whether its task has ended
+--- Takes a due grant, which is in no list, into the batch, if it is to be
+--- renewed.
+---@return boolean? # whether its task has ended
 local function take(self, batch, grant, now)
   local is_abandoned, has_ended = false, false
   if grant.watched then is_abandoned, has_ended = grant:is_abandoned() end
@@ -565,8 +580,8 @@ local function awake(self, deadline)
 end
 
 --- Renews a grant from now on.
--- @tparam table grant
--- @tparam number sent when its last renewal (or its acquire) was sent
+---@param grant rlock.grant | rlock.leased
+---@param sent number when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant[1] or grant.index then self:remove(grant) end
   local deadline = sent + self.period
@@ -578,9 +593,9 @@ function watchdog:watch(grant, sent)
 end
 
 --- Call this before a request that shortens the lease, so that the watchdog
---  ignores the reply to a renewal in flight.
--- @tparam table grant with the new valid_until and watched
--- @tparam number now
+--- ignores the reply to a renewal in flight.
+---@param grant rlock.grant | rlock.leased with the new valid_until and watched
+---@param now number
 function watchdog:lower(grant, now)
   if not grant.watched then return self:observe(grant) end
   self:remove(grant)
@@ -598,8 +613,8 @@ local function next_check(self, grant)
 end
 
 --- Keeps track of a grant that is not renewed: reasserts it if its policy
---  `reasserts`, and reports its end if it has on_lost callbacks.
--- @tparam table grant
+--- `reasserts`, and reports its end if it has on_lost callbacks.
+---@param grant rlock.grant | rlock.leased
 function watchdog:observe(grant)
   self:remove(grant)
   local deadline = next_check(self, grant)
@@ -624,10 +639,10 @@ local function is_beyond_doubt(grant)
 end
 
 --- Marks holds "at_risk" because their server was replaced. Each is "held"
---  again once the new server has renewed it. That does not extend an explicit
---  lease.
--- @tparam string why for messages
--- @tparam function is_there  grant -> whether it was on that server
+--- again once the new server has renewed it. That does not extend an explicit
+--- lease.
+---@param why string for messages
+---@param is_there function grant -> whether it was on that server
 function watchdog:suspect(why, is_there)
   local now, suspects = self.host.now(), {}
   for _, grant in ipairs(self:all()) do

@@ -53,8 +53,8 @@ local function read(keys, time)
     good = tonumber(fields[4] or 0), lost = tonumber(fields[5] or number - 1) }
 end
 
--- The current round. If it has lost a member, ends it first.
--- @return as `read`; `ms` until the round may lose a member, or -1
+--- The current round. If it has lost a member, ends it first.
+---@return any # as `read`; `ms` until the round may lose a member, or -1
 local function current(keys, time, publish)
   local round = read(keys, time)
   round.ms = -1
@@ -144,7 +144,7 @@ function server.enter(keys, args)
 end
 
 --- Leaves the round with this number, which ends when all members have left.
---  @return as `look`
+---@return any # as `look`
 function server.leave(keys, args)
   local members, slot = keys[1], keys[3]
   local number, memory, wanted, publish, id =
@@ -195,7 +195,7 @@ function server.withdraw(keys, args)
 end
 
 --- Removes a plain barrier.
---  @return "freed"; "free": it is not set; "refused" and the round's n
+---@return any # "freed"; "free": it is not set; "refused" and the round's n
 function server.remove(keys, args)
   local slot, number, memory, publish = keys[3], args[1], args[2], args[4]
   if is_done(slot, number) then return { "freed" } end
@@ -208,10 +208,10 @@ function server.remove(keys, args)
 end
 
 --- Checks whether a round has ended. The number 0 stands for the current round
---  of a plain barrier, if it is set.
---  @return "free": it has ended; "busy", milliseconds until it may lose a
---    member, and its number; "lost": it has lost a member; "refused" and the
---    round's n
+--- of a plain barrier, if it is set.
+---@return any # "free": it has ended; "busy", milliseconds until it may lose a
+---  member, and its number; "lost": it has lost a member; "refused" and the
+---  round's n
 function server.look(keys, args)
   local wanted, publish = tonumber(args[1]), args[2]
   local round = current(keys, now(), publish)
@@ -224,7 +224,8 @@ function server.look(keys, args)
 end
 
 --- Renews a member's lease, unless its round has ended.
---  @return "held"; or "lost", with a second value if the round ended normally
+---@return any # "held"; or "lost", with a second value if the round ended
+---  normally
 function server.renew(keys, args)
   local members, id, lease, number = keys[1], args[1], args[2],
     tonumber(args[3])
@@ -239,7 +240,7 @@ function server.renew(keys, args)
 end
 
 --- Ends a membership when its client is closed or its task has ended. An open
---  round is lost at once; a plain barrier's round if no other member is left.
+--- round is lost at once; a plain barrier's round if no other member is left.
 function server.release(keys, args)
   local members, id, publish = keys[1], args[1], args[4]
   local round = current(keys, now(), publish)
@@ -253,8 +254,8 @@ function server.release(keys, args)
 end
 
 --- The first hundred members; of a plain barrier, the clients that set it.
---  @return "held" or "free": whether there are any; their count; a list: id,
---    milliseconds left, ...
+---@return any # "held" or "free": whether there are any; their count; a list:
+---  id, milliseconds left, ...
 function server.peek(keys)
   local members, time = keys[1], now()
   local live = redis.call("zrangebyscore", members, "(" .. time, "inf",

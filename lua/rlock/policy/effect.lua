@@ -1,18 +1,19 @@
 --- The script behind `hold:call` and `hold:transaction`: commands that run only
---  if their holds are still held. It asks the kind's own `peek`.
+--- if their holds are still held. It asks the kind's own `peek`.
 
 local effect = {}
 
 --- Makes the server function for a kind of lock. Its keys are those of the
---  locks, then those of the commands. Its arguments are: the owner of the first
---  hold; the number of holds; the number of keys of each; the owners of the
---  others; then for each command the number of words, and the words. It replies
---  { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
---  error }: the commands before this index were executed.
--- @tparam function peek_of_kind  server.peek of the kind; its name must differ
---   from those of the functions that it ships
+--- locks, then those of the commands. Its arguments are: the owner of the first
+--- hold; the number of holds; the number of keys of each; the owners of the
+--- others; then for each command the number of words, and the words. It replies
+--- { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
+--- error }: the commands before this index were executed.
+---@param peek_of_kind function server.peek of the kind; its name must differ
+---  from those of the functions that it ships
 function effect.guarded(peek_of_kind)
   return function(keys, args)
+    ---@type any, any, any
     local count, width, at = tonumber(args[2]), tonumber(args[3]), 4
     for i = 1, count do
       local owner, own = args[1], {}
@@ -25,7 +26,9 @@ function effect.guarded(peek_of_kind)
     end
     local replies = {}
     while at <= #args do
+      ---@type any
       local n = tonumber(args[at])
+      ---@diagnostic disable-next-line: param-type-mismatch
       local reply = redis.pcall(unpack(args, at + 1, at + n))
       if type(reply) == "table" and reply.err then
         return { "failed", #replies + 1, reply.err }

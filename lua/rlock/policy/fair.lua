@@ -1,40 +1,40 @@
 --- A reentrant lock that is granted in order of arrival.
---    name                            hash: owner -> hold count; expires with
---                                    the lease. The empty field, which no
---                                    owner has, marks a fair lock of rlock: 0,
---                                    or a fencing token (fencing.lua)
---    redisson_lock_queue:{name}      list: the queue of waiters, head first
---    redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
---    redisson_lock__channel:{name}:<owner>
---                                    "0" when it is this waiter's turn
---    rlock_fair_alive:{name}         hash: rlock waiter -> its heartbeat; under
---                                    the empty name, which no owner has, the
---                                    state of the queue (liveness.lua)
---    rlock_fair_deaf:{name}          hash: Redisson waiters that had no
---                                    subscriber at the last probe; expires
---  Except for the last two keys this is Redisson's RFairLock, wire compatible.
---  Where Redisson uses its clients' clocks, rlock uses server time.
---
---  Liveness. An rlock waiter whose heartbeats stop is evicted (liveness.lua).
---  Redisson's waiters send none: as Redisson does, rlock evicts one that is the
---  head when its deadline has passed. A Redisson waiter is also dead if its
---  channel has no subscriber in two probes, PROBE_GAP ms apart. Probes run only
---  while the lock is free and the head's wake-up reaches no subscriber. There
---  are none in a cluster, where a server does not know all subscribers, or
---  where an ACL forbids INFO or PUBSUB NUMSUB.
---
---  Deadlines. A waiter's deadline is that of the waiter ahead plus its own
---  share, the seconds that it may take. An rlock waiter's first share is at
---  most FIRST_SHARE, so a dead one delays Redisson no longer than that. When a
---  waiter leaves, its share is subtracted from the deadlines behind it. Only
---  two deadlines are ever read: the last, by the next waiter to join, and the
---  head's, by Redisson. rlock's waiters postpone their own as they wait, so
---  in a queue without Redisson's it is enough to correct the last one.
---  Redisson may evict a live rlock waiter, because of clock skew or a long wait
---  behind a Redisson waiter, or delete the keys of the queue. The waiter then
---  takes its position again, with a larger share.
---
---  The cost of LPOS, LREM, repairs and evictions grows with the queue's length.
+---   name                            hash: owner -> hold count; expires with
+---                                   the lease. The empty field, which no
+---                                   owner has, marks a fair lock of rlock: 0,
+---                                   or a fencing token (fencing.lua)
+---   redisson_lock_queue:{name}      list: the queue of waiters, head first
+---   redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
+---   redisson_lock__channel:{name}:<owner>
+---                                   "0" when it is this waiter's turn
+---   rlock_fair_alive:{name}         hash: rlock waiter -> its heartbeat; under
+---                                   the empty name, which no owner has, the
+---                                   state of the queue (liveness.lua)
+---   rlock_fair_deaf:{name}          hash: Redisson waiters that had no
+---                                   subscriber at the last probe; expires
+--- Except for the last two keys this is Redisson's RFairLock, wire compatible.
+--- Where Redisson uses its clients' clocks, rlock uses server time.
+---
+--- Liveness. An rlock waiter whose heartbeats stop is evicted (liveness.lua).
+--- Redisson's waiters send none: as Redisson does, rlock evicts one that is the
+--- head when its deadline has passed. A Redisson waiter is also dead if its
+--- channel has no subscriber in two probes, PROBE_GAP ms apart. Probes run only
+--- while the lock is free and the head's wake-up reaches no subscriber. There
+--- are none in a cluster, where a server does not know all subscribers, or
+--- where an ACL forbids INFO or PUBSUB NUMSUB.
+---
+--- Deadlines. A waiter's deadline is that of the waiter ahead plus its own
+--- share, the seconds that it may take. An rlock waiter's first share is at
+--- most FIRST_SHARE, so a dead one delays Redisson no longer than that. When a
+--- waiter leaves, its share is subtracted from the deadlines behind it. Only
+--- two deadlines are ever read: the last, by the next waiter to join, and the
+--- head's, by Redisson. rlock's waiters postpone their own as they wait, so
+--- in a queue without Redisson's it is enough to correct the last one.
+--- Redisson may evict a live rlock waiter, because of clock skew or a long wait
+--- behind a Redisson waiter, or delete the keys of the queue. The waiter then
+--- takes its position again, with a larger share.
+---
+--- The cost of LPOS, LREM, repairs and evictions grows with the queue's length.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -80,12 +80,15 @@ local server = {}                       -- these run inside Redis
 
 -- heartbeats --------------------------------------------------------------
 
+---@return any
+---@return any
 local function numbers(text)
   local first, second = text:match("^(%d+)%.?0?(%d*)$")
   return tonumber(first or 0), tonumber(second or "")
 end
 
--- @return the heartbeat's time, the share in seconds, and the position or nil
+---@return any ... # the heartbeat's time, the share in seconds, and the
+---  position or nil
 local function parse(heartbeat)
   local number, place = numbers(heartbeat)
   return math.floor(number / SECOND), number % START, place
@@ -106,10 +109,11 @@ local function share(heartbeat)
   return seconds * 1000
 end
 
--- Reads the state of the queue, and heartbeats: texts or false.
--- @param view gets them: `own`: its owner's; `heartbeats`: those of `waiters`;
---   `heard`: the time of the last heartbeat, nil if no rlock waiter is known;
---   `before` and `start` from liveness.starts; `is_new`: the queue restarts
+--- Reads the state of the queue, and heartbeats: texts or false.
+---@param view any gets them: `own`: its owner's; `heartbeats`: those of
+---  `waiters`; `heard`: the time of the last heartbeat, nil if no rlock waiter
+---  is known; `before` and `start` from liveness.starts; `is_new`: the queue
+---  restarts
 local function read(keys, view, waiters)
   local all = redis.call("hmget", keys[5], view.owner, STATE, unpack(waiters))
   view.own, view.before, view.start = table.remove(all, 1), 0, 0
@@ -178,6 +182,7 @@ local function move_up(keys, place, n, ms, time, ttl)
     local least = time + math.ceil((place + i) * ms / n)
     if not is_ours then least = least + math.max(ttl, 0) end
     if deadline > least then
+      ---@cast deadline -nil
       redis.call("zadd", deadlines,
         math.min(most, math.max(least, deadline - ms)), waiter)
     elseif place + i == 1 and not is_ours then
@@ -220,13 +225,13 @@ local function evict(keys, view, waiters)
   view.gone = view.gone + #dead
 end
 
--- Finds the first live waiter, and evicts the dead ones ahead of it. The owner
--- counts as alive.
--- @param ttl ms left of the holder's lease, from PTTL
--- @return view: what `read` found, and `head`: the first live waiter, or nil;
---   `heartbeat`: its own, or false; `left`: ms until it counts as dead, 0 if
---   that is not known yet; `gone`: the number of evicted waiters; `ours` and
---   `ms`: the number of rlock's among them, and the sum of their shares
+--- Finds the first live waiter, and evicts the dead ones ahead of it. The owner
+--- counts as alive.
+---@param ttl any ms left of the holder's lease, from PTTL
+---@return any # view: what `read` found, and `head`: the first live waiter, or
+---  nil; `heartbeat`: its own, or false; `left`: ms until it counts as dead, 0
+---  if that is not known yet; `gone`: the number of evicted waiters; `ours` and
+---  `ms`: the number of rlock's among them, and the sum of their shares
 local function first_alive(keys, time, ttl, owner)
   local view = { time = time, ttl = ttl, owner = owner,
     gone = 0, ours = 0, ms = 0 }
@@ -255,6 +260,7 @@ end
 local function call_in_parts(command, key, list)
   for i = 1, #list, MAX_ARGS do
     redis.call(command, key,
+      ---@diagnostic disable-next-line: access-invisible
       unpack(list, i, math.min(i + MAX_ARGS - 1, #list)))
   end
 end
@@ -269,11 +275,12 @@ local function add_all(list, is_known, waiters)
   end
 end
 
--- Finds the live rlock waiters that are not known, and deletes the heartbeats
--- of dead ones.
--- @return a list in order of arrival, and waiter -> position
+--- Finds the live rlock waiters that are not known, and deletes the heartbeats
+--- of dead ones.
+---@return any ... # a list in order of arrival, and waiter -> position
 local function find_lost(keys, view, is_known)
   local all = redis.call("hgetall", keys[5])
+  ---@type any, any, any
   local lost, dead, places = {}, {}, {}
   for i = 1, #all, 2 do
     local waiter = all[i]
@@ -291,8 +298,8 @@ local function find_lost(keys, view, is_known)
   return lost, places
 end
 
--- Inserts each lost waiter behind the last listed one with a smaller position.
--- @return the queue in reverse order
+--- Inserts each lost waiter behind the last listed one with a smaller position.
+---@return any # the queue in reverse order
 local function merge(list, lost, places)
   local merged, n = {}, #lost
   for i = #list, 1, -1 do
@@ -334,8 +341,9 @@ end
 
 -- dead Redisson waiters ----------------------------------------------------
 
--- Counts the subscribers of each Redisson waiter in `waiters`.
--- @return index -> number, or nil if this server does not know all subscribers
+--- Counts the subscribers of each Redisson waiter in `waiters`.
+---@return any # index -> number, or nil if this server does not know all
+---  subscribers
 local function subscribers(keys, waiters)
   local cluster = redis.pcall("info", "cluster")
   local replication = redis.pcall("info", "replication")
@@ -364,9 +372,9 @@ local function subscribers(keys, waiters)
   return counts
 end
 
--- Probes the Redisson waiters at the front of the queue, and evicts those that
--- had no subscriber at the last probe either.
--- @return the number of evicted waiters
+--- Probes the Redisson waiters at the front of the queue, and evicts those that
+--- had no subscriber at the last probe either.
+---@return any # the number of evicted waiters
 local function evict_deaf(keys, time)
   local deaf = keys[6]
   if redis.call("pttl", deaf) > PROBE_LASTS - PROBE_GAP then return 0 end
@@ -392,8 +400,8 @@ end
 
 -- waiting -----------------------------------------------------------------
 
--- Queues the owner, which is new, or is alive but has lost its position.
--- @return its deadline, its share in seconds, its position
+--- Queues the owner, which is new, or is alive but has lost its position.
+---@return any ... # its deadline, its share in seconds, its position
 local function join(keys, args, view)
   local queue, time = keys[2], view.time
   local owner, wait = args[1], tonumber(args[4])
@@ -405,6 +413,7 @@ local function join(keys, args, view)
     end
     return time + seconds * 1000, seconds, place
   end
+  ---@cast wait -nil
   local seconds = wait < 0 and FIRST_SHARE
     or math.min(math.max(math.ceil(wait / 1000), 1), FIRST_SHARE)
   local last = redis.call("lindex", queue, -1)
@@ -414,8 +423,8 @@ local function join(keys, args, view)
     time * 1000 + waiting % 1000
 end
 
--- Checks the whole queue, if this is the first request in the current second.
--- @return whether it is the first
+--- Checks the whole queue, if this is the first request in the current second.
+---@return any # whether it is the first
 local function check_queue(keys, view)
   if view.heard
       and math.floor(view.heard / 1000) == math.floor(view.time / 1000) then
@@ -453,9 +462,10 @@ local function stay(keys, args, view)
   end
 end
 
--- The lock is free: wakes the head, unless that is an rlock waiter that was the
--- head before.
--- @return the number of subscribers that received it; nil if nothing was sent
+--- The lock is free: wakes the head, unless that is an rlock waiter that was
+--- the head before.
+---@return any # the number of subscribers that received it; nil if nothing was
+---  sent
 local function wake(keys, publish, view)
   local head = view.head
   if head and head ~= view.owner and (view.gone > 0 or not view.heartbeat) then
@@ -480,9 +490,9 @@ local function find_head(keys, owner, publish, time, ttl)
   return view
 end
 
--- Ms until a retry may succeed.
--- @param view from first_alive
--- @param is_turn whether one of the callers is the head
+--- Ms until a retry may succeed.
+---@param view any from first_alive
+---@param is_turn any whether one of the callers is the head
 local function pause(view, is_turn)
   if view.ttl == -1 then return -1 end
   if view.ttl ~= -2 then
@@ -491,8 +501,8 @@ local function pause(view, is_turn)
   return view.left == 0 and SOON or math.max(view.left or 0, MIN_RETRY)
 end
 
--- The lock is held, or there is a queue.
--- @return nil if it is the owner's turn, otherwise the reply
+--- The lock is held, or there is a queue.
+---@return any # nil if it is the owner's turn, otherwise the reply
 local function wait_for_turn(keys, args, ttl)
   local owner, time, is_free = args[1], now(), ttl == -2
   local view = find_head(keys, owner, args[5], time, ttl)
@@ -509,9 +519,9 @@ local function wait_for_turn(keys, args, ttl)
 end
 
 --- Takes the lock if no live waiter is ahead of the owner, or sets the owner's
---  hold count to `want`.
---  @param args owner, lease, want, ms to wait (0: a single try, which is not
---    queued; -1: without limit), publish
+--- hold count to `want`.
+---@param args any owner, lease, want, ms to wait (0: a single try, which is not
+---  queued; -1: without limit), publish
 function server.acquire(keys, args)
   local lock, owner, lease, want = keys[1], args[1], args[2], args[3]
   local ttl = redis.call("pttl", lock)
@@ -539,6 +549,7 @@ local function refreshed(view, owner, deadline, heartbeat)
   local time, number, place = view.time, nil, nil
   if heartbeat then number, place = heartbeat:match("^(%d+)(%.%d+)$") end
   number = tonumber(number or time * SECOND + FIRST_SHARE)
+  ---@cast number -nil
   local last, seconds = math.floor(number / SECOND), number % START
   local steps = math.floor(time / STEP) - math.floor(last / STEP)
   deadline = view.head == owner and 0 or deadline + steps * STEP
@@ -547,8 +558,9 @@ local function refreshed(view, owner, deadline, heartbeat)
       place or (".0%.0f"):format(time * 1000))
 end
 
--- Stores the heartbeats of the queued ones among `owners`.
--- @return those that are not queued, and whether the head is among `owners`
+--- Stores the heartbeats of the queued ones among `owners`.
+---@return any ... # those that are not queued, and whether the head is among
+---  `owners`
 local function stay_all(keys, owners, view)
   local deadlines, is_turn, state =
     keys[3], false, format_state(view.time, view.start)
@@ -578,11 +590,12 @@ local function stay_all(keys, owners, view)
 end
 
 --- Refreshes the heartbeats of waiters. If the lock is free, the reply names
---  the head, or wakes it if it is not among them.
---  @param args publish, owner, ...
---  @return { "busy", ms, owner, ... }: those named must retry
+--- the head, or wakes it if it is not among them.
+---@param args any publish, owner, ...
+---@return any # { "busy", ms, owner, ... }: those named must retry
 function server.refresh(keys, args)
   local publish, ttl = args[1], redis.call("pttl", keys[1])
+  ---@diagnostic disable-next-line: access-invisible
   local owners = { unpack(args, 2) }
   local view = find_head(keys, owners[1], publish, now(), ttl)
   local named, is_turn = stay_all(keys, owners, view)
@@ -596,8 +609,8 @@ end
 
 server.renew = reentrant.server.renew
 
--- Frees the lock, if it is held, and wakes the head.
--- @param[opt] head the first of the queue, alive or dead
+--- Frees the lock, if it is held, and wakes the head.
+---@param head? any the first of the queue, alive or dead
 local function hand_over(keys, publish, head)
   head = head or redis.call("lindex", keys[2], 0)
   if head then head = first_alive(keys, now(), 0, "").head end
@@ -606,7 +619,7 @@ local function hand_over(keys, publish, head)
 end
 
 --- Removes the owner, which does not hold the lock, from the queue. If the lock
---  is free, wakes the head, which may be a duplicate.
+--- is free, wakes the head, which may be a duplicate.
 local function leave(keys, owner, publish)
   local place = redis.call("lpos", keys[2], owner)
   local heartbeat = redis.call("hget", keys[5], owner)
@@ -626,7 +639,7 @@ local function give_up(keys, owner, publish, is_held, head)
 end
 
 --- Sets the hold count to `want`; at 0 the lock passes to the next waiter. An
---  owner that wants 0 and does not hold the lock is removed from the queue.
+--- owner that wants 0 and does not hold the lock is removed from the queue.
 function server.release(keys, args)
   local lock, owner, lease, want, publish =
     keys[1], args[1], args[2], args[3], args[4]
@@ -647,15 +660,15 @@ function server.release(keys, args)
 end
 
 --- Removes a waiter that has given up. Does not end a hold: another task of the
---  same owner may have acquired the lock before this request arrives.
+--- same owner may have acquired the lock before this request arrives.
 function server.leave(keys, args)
   leave(keys, args[1], args[2])
   return "left"
 end
 
--- Evicts, by force, the waiters at the front of the queue that are not known to
--- be alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
--- @return the number of evicted waiters
+--- Evicts, by force, the waiters at the front of the queue that are not known
+--- to be alive. A Redisson waiter is alive if its wake-up reaches a subscriber.
+---@return any # the number of evicted waiters
 local function evict_silent(keys, publish)
   local waiters = redis.call("lrange", keys[2], 0, MAX_ARGS - 1)
   local heartbeats = redis.call("hmget", keys[5], STATE, unpack(waiters))

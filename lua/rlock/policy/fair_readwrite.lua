@@ -1,30 +1,30 @@
 --- A read/write lock granted in order of arrival; neither side starves. The
---  writer may also read, and remain a reader when it releases the write lock (a
---  downgrade). An upgrade is refused: the reader would wait for itself.
---  Holders and waiters are called "r:" or "w:" plus the owner in these keys:
---    rlock_frw:{name}          sorted set, the lock itself: holder -> end of
---                              its lease, in milliseconds of server time;
---                              expires with the last lease
---    rlock_frw_counts:{name}   hash: holder -> hold count, if more than 1
---    rlock_frw_queue:{name}    sorted set: waiter -> its position
---    rlock_frw_writers:{name}  sorted set: the same, writers only
---    rlock_frw_signs:{name}    hash: waiter -> "last heartbeat:position"; under
---                              the empty name the state of the queue: "last
---                              heartbeat of any:last start" (liveness.lua)
---    rlock_frw_wake:{name}:<who>    "0" when waiter <who> must retry
---  This layout is rlock's own; other clients do not know it.
---
---  Liveness. A dead waiter (liveness.lua) is evicted as soon as a waiter behind
---  it retries.
---
---  Order. A reader waits for the writers ahead of it, a writer for all waiters
---  ahead of it, so readers enter together between writers. A single try is not
---  queued, and does not overtake waiters. Writers are woken one at a time;
---  readers together, up to the next writer.
---
---  Acquire, renew, release and leave are O(log n) in holders and waiters.
---  Waking readers is linear in their number, up to MAX_WOKEN: the others enter
---  when they retry.
+--- writer may also read, and remain a reader when it releases the write lock (a
+--- downgrade). An upgrade is refused: the reader would wait for itself.
+--- Holders and waiters are called "r:" or "w:" plus the owner in these keys:
+---   rlock_frw:{name}          sorted set, the lock itself: holder -> end of
+---                             its lease, in milliseconds of server time;
+---                             expires with the last lease
+---   rlock_frw_counts:{name}   hash: holder -> hold count, if more than 1
+---   rlock_frw_queue:{name}    sorted set: waiter -> its position
+---   rlock_frw_writers:{name}  sorted set: the same, writers only
+---   rlock_frw_signs:{name}    hash: waiter -> "last heartbeat:position"; under
+---                             the empty name the state of the queue: "last
+---                             heartbeat of any:last start" (liveness.lua)
+---   rlock_frw_wake:{name}:<who>    "0" when waiter <who> must retry
+--- This layout is rlock's own; other clients do not know it.
+---
+--- Liveness. A dead waiter (liveness.lua) is evicted as soon as a waiter behind
+--- it retries.
+---
+--- Order. A reader waits for the writers ahead of it, a writer for all waiters
+--- ahead of it, so readers enter together between writers. A single try is not
+--- queued, and does not overtake waiters. Writers are woken one at a time;
+--- readers together, up to the next writer.
+---
+--- Acquire, renew, release and leave are O(log n) in holders and waiters.
+--- Waking readers is linear in their number, up to MAX_WOKEN: the others enter
+--- when they retry.
 
 local liveness = require "rlock.policy.liveness"
 local naming = require "rlock.naming"
@@ -54,9 +54,9 @@ local function is_writer(who) return who:sub(1, 2) == "w:" end
 
 -- holders -----------------------------------------------------------------
 
--- The holders whose leases end first: two at most, which is enough. If one of
--- them is a writer, the only other holder is the same owner as a reader.
--- @return { who, end, who, end }, as returned by ZRANGE
+--- The holders whose leases end first: two at most, which is enough. If one of
+--- them is a writer, the only other holder is the same owner as a reader.
+---@return any # { who, end, who, end }, as returned by ZRANGE
 local function holders(keys, time)
   local lock, counts = keys[1], keys[3]
   local two = redis.call("zrange", lock, 0, 1, "withscores")
@@ -83,19 +83,19 @@ local function writer_of(two)
   if two[3] and is_writer(two[3]) then return two[3], two[4] end
 end
 
--- Makes the lock expire with its last lease.
--- @return the end of that lease; nil if there is none
+--- Makes the lock expire with its last lease.
+---@return any # the end of that lease; nil if there is none
 local function fit(lock)
   local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
   if last then redis.call("pexpireat", lock, last) end
   return tonumber(last)
 end
 
--- Extends a lease, and the lock's expiry if necessary.
--- @return the end of the last lease
+--- Extends a lease, and the lock's expiry if necessary.
+---@return any # the end of the last lease
 local function extend(lock, who, ends)
   local last = redis.call("zrange", lock, -1, -1, "withscores")[2]
-  last = math.max(tonumber(last), ends)
+  last = math.max(tonumber(last) --[[@as number]], ends)
   redis.call("pexpireat", lock, last)   -- first: it needs no memory
   redis.call("zadd", lock, ends, who)
   return last
@@ -113,7 +113,7 @@ end
 
 -- heartbeats --------------------------------------------------------------
 
--- @return a heartbeat's time and position; 0 and 0 if there is none
+---@return any ... # a heartbeat's time and position; 0 and 0 if there is none
 local function parse(heartbeat)
   local time, place = (heartbeat or ""):match("^(%d+):(%d+)$")
   return tonumber(time or 0), tonumber(place or 0)
@@ -121,10 +121,10 @@ end
 
 local function format(time, place) return ("%.0f:%.0f"):format(time, place) end
 
--- Reads the state of the queue, and the heartbeat of `who`.
--- @return view: `who`, `time`, `last` (its last heartbeat; 0: none), `place`
---   (its position; nil: not queued), `before` and `start` (from
---   liveness.starts), `is_new`: the queue restarts now
+--- Reads the state of the queue, and the heartbeat of `who`.
+---@return any # view: `who`, `time`, `last` (its last heartbeat; 0: none),
+---  `place` (its position; nil: not queued), `before` and `start` (from
+---  liveness.starts), `is_new`: the queue restarts now
 local function look_up(keys, who, time)
   local all = redis.call("hmget", keys[6], who, STATE)
   local view = { who = who, time = time }
@@ -140,7 +140,7 @@ end
 
 -- the queue ---------------------------------------------------------------
 
--- @return whether it was queued
+---@return any # whether it was queued
 local function remove(keys, who)
   if redis.call("zrem", keys[4], who) == 0 then return false end
   if is_writer(who) then redis.call("zrem", keys[5], who) end
@@ -148,8 +148,8 @@ local function remove(keys, who)
   return true
 end
 
--- Puts a waiter into the queue. Refreshes the queue's expiry occasionally.
--- @param last its last heartbeat; 0: none
+--- Puts a waiter into the queue. Refreshes the queue's expiry occasionally.
+---@param last any its last heartbeat; 0: none
 local function put(keys, who, time, last, place)
   if math.floor(last / REFRESH) == math.floor(time / REFRESH) then return end
   redis.call("zadd", keys[4], place, who)
@@ -165,7 +165,7 @@ local function stay(keys, view)
   local who, time, place = view.who, view.time, view.place
   if not place then
     local last = redis.call("zrange", keys[4], -1, -1, "withscores")[2]
-    place = tonumber(last or 0) + 1
+    place = tonumber(last or 0) --[[@as number]] + 1
   end
   put(keys, who, time, view.last, place)
   redis.call("hset", keys[6], who, format(time, place), STATE,
@@ -173,9 +173,9 @@ local function stay(keys, view)
   redis.call("pexpire", keys[6], HEARTBEATS_LAST)
 end
 
--- Stores the heartbeats of the queued ones among `all`.
--- @param view from look_up
--- @return who -> position
+--- Stores the heartbeats of the queued ones among `all`.
+---@param view any from look_up
+---@return any # who -> position
 local function stay_all(keys, all, view)
   local time, places = view.time, {}
   local fields = { STATE, format(time, view.start) }
@@ -197,11 +197,11 @@ local function stay_all(keys, all, view)
   return places
 end
 
--- Finds the first live waiter in `queue` ahead of the caller, and evicts the
--- dead ones ahead of it.
--- @param view from look_up
--- @return ms until the live waiter counts as dead, nil if there is none; the
---   number of evicted waiters; the live waiter
+--- Finds the first live waiter in `queue` ahead of the caller, and evicts the
+--- dead ones ahead of it.
+---@param view any from look_up
+---@return any ... # ms until the live waiter counts as dead, nil if there is
+---  none; the number of evicted waiters; the live waiter
 local function first_alive(keys, queue, view)
   local gone, n = 0, 1
   local limit = view.place and ("(%.0f"):format(view.place) or "+inf"
@@ -261,11 +261,11 @@ local function enter(keys, who, ends, is_first)
   return "held"
 end
 
--- Is it the caller's turn?
--- @param queue what it waits for: all waiters, or the writers
--- @param first the first of that queue, and its position
--- @return nil if it is, else ms until it may be; then the number of evicted
---   waiters
+--- Is it the caller's turn?
+---@param queue any what it waits for: all waiters, or the writers
+---@param first any the first of that queue, and its position
+---@return any ... # nil if it is, else ms until it may be; then the number of
+---  evicted waiters
 local function turn(keys, queue, first, view, waits)
   if view.place and view.place <= tonumber(first[2]) then return nil, 0 end
   if waits == "0" then
@@ -277,9 +277,9 @@ local function turn(keys, queue, first, view, waits)
   return first_alive(keys, queue, view)
 end
 
--- Makes the caller a holder if it is its turn, otherwise queues it.
--- @param ms for how long the holders exclude it; nil if they do not
--- @param queue as for turn
+--- Makes the caller a holder if it is its turn, otherwise queues it.
+---@param ms any for how long the holders exclude it; nil if they do not
+---@param queue any as for turn
 local function enter_in_turn(keys, args, who, time, two, ms, queue)
   local lease, waits, publish = args[2], args[4], args[5]
   local view, gone = nil, 0
@@ -361,10 +361,10 @@ local function release(keys, args, side)
   return "freed"
 end
 
--- Which of the waiters in `all` can enter: the first waiter of all; or the
--- readers ahead of the first writer.
--- @param first the first live waiter, or writer; nil: there is none
--- @param places as returned by stay_all
+--- Which of the waiters in `all` can enter: the first waiter of all; or the
+--- readers ahead of the first writer.
+---@param first any the first live waiter, or writer; nil: there is none
+---@param places any as returned by stay_all
 local function can_enter(keys, side, all, first, places)
   if side == WRITER then return places[first] and { first } or {} end
   local limit = first and tonumber(redis.call("zscore", keys[4], first))
@@ -376,9 +376,10 @@ local function can_enter(keys, side, all, first, places)
   return list
 end
 
--- Finds the waiters in `all` that can enter. If the lock is free, and none of
--- them can, wakes those that can.
--- @return ms until another waiter may enter, -1: unknown; then the list
+--- Finds the waiters in `all` that can enter. If the lock is free, and none of
+--- them can, wakes those that can.
+---@return any ... # ms until another waiter may enter, -1: unknown; then the
+---  list
 local function find_turn(keys, publish, side, all, view, places, is_read)
   local left, gone, first = first_alive(keys,
     side == READER and keys[5] or keys[4],
@@ -393,10 +394,11 @@ local function find_turn(keys, publish, side, all, view, places, is_read)
   return left or -1, list
 end
 
--- Refreshes the heartbeats of waiters.
--- @return { "busy", ms, owner, ... }: those named must retry, because they can
---   enter, or are not queued
+--- Refreshes the heartbeats of waiters.
+---@return any # { "busy", ms, owner, ... }: those named must retry, because
+---  they can enter, or are not queued
 local function refresh(keys, args, side)
+  ---@type any, any, any
   local all, reply, time = {}, { "busy" }, now()
   for i = 2, #args do all[i - 1] = side .. args[i] end
   local two = holders(keys, time)
@@ -455,9 +457,10 @@ local function count_of(keys, who)
   return tonumber(redis.call("hget", keys[3], who) or 1) or 1
 end
 
--- @return the reply of `peek`, with at most MAX_LISTED readers; then "queue"
---   and the first waiters, in order
+---@return any # the reply of `peek`, with at most MAX_LISTED readers; then
+---  "queue" and the first waiters, in order
 local function peek(keys, owner, side)
+  ---@type any, any, any, any
   local lock, list, mine, time = keys[1], {}, 0, now()
   local all = redis.call("zrange", lock, 0, MAX_LISTED - 1, "withscores")
   for i = 1, #all, 2 do
@@ -474,9 +477,10 @@ local function peek(keys, owner, side)
   return { "held", redis.call("pttl", lock), mine, list, more }
 end
 
--- The operations of a side.
--- @param side READER or WRITER
--- @param enter_first makes a caller that holds nothing a holder, or queues it
+--- The operations of a side.
+---@param side any READER or WRITER
+---@param enter_first any makes a caller that holds nothing a holder, or queues
+---  it
 local function operations(side, enter_first)
   local server = {}
 

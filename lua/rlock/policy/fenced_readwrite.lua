@@ -1,5 +1,5 @@
 --- The read/write lock, each write hold with a fencing token, see
---  token_key.lua.
+--- token_key.lua.
 
 local token_key = require "rlock.policy.token_key"
 

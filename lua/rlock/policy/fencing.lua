@@ -1,20 +1,20 @@
 --- Adds fencing tokens to an exclusive kind of lock. A token is a number that
---  exceeds those of all earlier holds. Send it with each write, and let the
---  resource reject a token smaller than the greatest it has seen. The kind
---  keeps its operations, keys and channels, so clients with and without the
---  option `fenced` exclude each other; a hold without it gets no token. The
---  keys are those of the kind, plus:
---    redisson_lock_token:{name}   string: the last token; never expires. The
---                                 same key as that of Redisson's RFencedLock
---  If the lock is a hash of owners, the hash has the token of the hold in its
---  empty field: no owner has an empty name. Other locks have a separate key for
---  the token, see token_key.lua.
---
---  A nested hold or a retried request gets the same token. The next token is
---  the last one plus one, or the server's time in microseconds, whichever is
---  greater. So tokens increase even if the server loses the last one. Redisson
---  gets its next token by INCR, which would restart at 1 if the key expired. So
---  it never expires, and SET removes an expiry that an older rlock set.
+--- exceeds those of all earlier holds. Send it with each write, and let the
+--- resource reject a token smaller than the greatest it has seen. The kind
+--- keeps its operations, keys and channels, so clients with and without the
+--- option `fenced` exclude each other; a hold without it gets no token. The
+--- keys are those of the kind, plus:
+---   redisson_lock_token:{name}   string: the last token; never expires. The
+---                                same key as that of Redisson's RFencedLock
+--- If the lock is a hash of owners, the hash has the token of the hold in its
+--- empty field: no owner has an empty name. Other locks have a separate key for
+--- the token, see token_key.lua.
+---
+--- A nested hold or a retried request gets the same token. The next token is
+--- the last one plus one, or the server's time in microseconds, whichever is
+--- greater. So tokens increase even if the server loses the last one. Redisson
+--- gets its next token by INCR, which would restart at 1 if the key expired. So
+--- it never expires, and SET removes an expiry that an older rlock set.
 
 local naming = require "rlock.naming"
 
@@ -48,7 +48,7 @@ local function add_operations(server, kind, token_at, place)
     kind.server.acquire, kind.server.break_, kind.server.peek
 
   --- As in the kind, plus a token. Reads the last token first, so that an error
-  --  leaves no hold without a token.
+  --- leaves no hold without a token.
   function server.acquire(keys, args)
     local last = tonumber(redis.call("get", keys[token_at]) or 0) or 0
     if last + 1 >= TOKENS_END then
@@ -67,7 +67,7 @@ local function add_operations(server, kind, token_at, place)
   end
 
   --- Frees the lock by force; with a token, only if the hold with that token
-  --  still stands.
+  --- still stands.
   function server.break_(keys, args)
     local token, publish = args[1], args[2]
     if token ~= ""
@@ -92,14 +92,14 @@ local function add_operations(server, kind, token_at, place)
 end
 
 --- Derives a kind of lock with fencing tokens.
---  @tparam table kind  a policy: mutual exclusion, with `peek`
---  @tparam string name
---  @tparam[opt] function place_of  (token_at, kind) -> where the token of a
---    hold is stored; default: in the lock's hash. These run inside Redis:
---    keep(keys, args, token) stores the token of a new hold, and returns it, or
---    returns the token that the hold has already; standing(keys) returns the
---    token of the current hold. add_to(server) adds operations that maintain it
---  @treturn table a policy
+---@param kind table a policy: mutual exclusion, with `peek`
+---@param name string
+---@param place_of? function (token_at, kind) -> where the token of a hold is
+---  stored; default: in the lock's hash. These run inside Redis: keep(keys,
+---  args, token) stores the token of a new hold, and returns it, or returns the
+---  token that the hold has already; standing(keys) returns the token of the
+---  current hold. add_to(server) adds operations that maintain it
+---@return table # a policy
 function fencing.of(kind, name, place_of)
   local fenced, server = {}, {}
   local token_at = #kind.keys("any name") + 1

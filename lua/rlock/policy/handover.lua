@@ -1,27 +1,27 @@
 --- Hands a free lock over to the waiter that has waited longest, so waiters do
---  not race for it. The first waiter of each rlock client registers. Redisson
---  does not know these keys and channels. CHANNEL is the channel on which the
---  lock's releases are published:
---    CHANNEL:waiters             zset: "<client> <owner>" of a waiter -> its
---                                number in the order of arrival
---    CHANNEL:waited              set while there may be waiters; a release
---                                deletes it and the lock with one DEL
---    channel CHANNEL:waiters     carries no messages; each rlock client with
---                                waiters subscribes to it and to CHANNEL
---    channel CHANNEL:waiters:<client>
---                                a message is the owner name of a waiter of
---                                this client
---
---  A release reserves the lock for the oldest waiter: the waiter's owner gets
---  the hold count 0, which expires after CLAIM ms. A reservation is not a hold.
---  The waiter's next `acquire` turns it into one, so the reply and the lease
---  keep their usual meaning. A lost or late message costs time, never safety. A
---  release drops a waiter whose client has no subscription. A waiter that gives
---  up unregisters. If the lock is reserved for it, it passes the lock on.
---
---  Waiters of Redisson and of older rlock clients do not register. Then CHANNEL
---  has more subscribers than CHANNEL:waiters, and a release publishes on
---  CHANNEL, which wakes a waiter of each client.
+--- not race for it. The first waiter of each rlock client registers. Redisson
+--- does not know these keys and channels. CHANNEL is the channel on which the
+--- lock's releases are published:
+---   CHANNEL:waiters             zset: "<client> <owner>" of a waiter -> its
+---                               number in the order of arrival
+---   CHANNEL:waited              set while there may be waiters; a release
+---                               deletes it and the lock with one DEL
+---   channel CHANNEL:waiters     carries no messages; each rlock client with
+---                               waiters subscribes to it and to CHANNEL
+---   channel CHANNEL:waiters:<client>
+---                               a message is the owner name of a waiter of
+---                               this client
+---
+--- A release reserves the lock for the oldest waiter: the waiter's owner gets
+--- the hold count 0, which expires after CLAIM ms. A reservation is not a hold.
+--- The waiter's next `acquire` turns it into one, so the reply and the lease
+--- keep their usual meaning. A lost or late message costs time, never safety. A
+--- release drops a waiter whose client has no subscription. A waiter that gives
+--- up unregisters. If the lock is reserved for it, it passes the lock on.
+---
+--- Waiters of Redisson and of older rlock clients do not register. Then CHANNEL
+--- has more subscribers than CHANNEL:waiters, and a release publishes on
+--- CHANNEL, which wakes a waiter of each client.
 
 --  These functions run inside Redis. They use pcall for keys and commands that
 --  the user may not be permitted to use, so that a release always frees the
@@ -41,12 +41,12 @@ local KEPT = 60000                      -- ms: longer than any retry delay
 local MOST = 100                        -- dead waiters dropped by one release
 
 --- Reserves a free lock for the oldest waiter whose client is subscribed. If
---  there is none, or if another waiter has not registered, publishes the
---  release. The caller has deleted CHANNEL:waited.
---  @tparam string lock
---  @tparam string channel
---  @tparam[opt] string entry  the waiter to reserve it for, without a message;
---    default: the oldest
+--- there is none, or if another waiter has not registered, publishes the
+--- release. The caller has deleted CHANNEL:waited.
+---@param lock string
+---@param channel string
+---@param entry? string the waiter to reserve it for, without a message;
+---  default: the oldest
 function handover.pass(lock, channel, entry)
   local waiters, owner = channel .. ":waiters", nil
   if entry then
@@ -80,9 +80,9 @@ end
 local pass = handover.pass
 
 --- Reserves a freed lock for the next waiter, or publishes the release.
---  @tparam string lock
---  @tparam string channel
---  @tparam string publish  as for shared.tell, or "hand over"
+---@param lock string
+---@param channel string
+---@param publish string as for shared.tell, or "hand over"
 function handover.free(lock, channel, publish)
   if publish ~= "hand over" then return tell(publish, channel, UNLOCKED) end
   redis.pcall("del", channel .. ":waited")
@@ -90,12 +90,12 @@ function handover.free(lock, channel, publish)
 end
 
 --- Registers a waiter. A registered one keeps its number. If the server
---  refuses, because it is full or the user lacks permission, the waiter polls.
---  @tparam string channel
---  @tparam string entry
---  @tparam number ttl  of the lock, in ms
---  @treturn number ms until it retries; -1: unknown. A waiter behind others
---    retries early, because those ahead may get the lock and be dead
+--- refuses, because it is full or the user lacks permission, the waiter polls.
+---@param channel string
+---@param entry string
+---@param ttl number of the lock, in ms
+---@return number # ms until it retries; -1: unknown. A waiter behind others
+---  retries early, because those ahead may get the lock and be dead
 function handover.register(channel, entry, ttl)
   local waiters = channel .. ":waiters"
   local last = redis.pcall("zrevrange", waiters, 0, 0, "withscores")
@@ -110,8 +110,8 @@ function handover.register(channel, entry, ttl)
 end
 
 --- Removes the entry of a waiter that gives up.
---  @tparam string channel
---  @tparam string entry
+---@param channel string
+---@param entry string
 function handover.unregister(channel, entry)
   local waiters = channel .. ":waiters"
   redis.pcall("zrem", waiters, entry)
@@ -121,9 +121,9 @@ function handover.unregister(channel, entry)
 end
 
 --- The holders of a lock. An owner with a reservation is not one, nor is the
---  empty field, which marks a fair lock or is a fencing token.
---  @tparam table all owner, count, ...: the reply of HGETALL
---  @treturn table
+--- empty field, which marks a fair lock or is a fencing token.
+---@param all table owner, count, ...: the reply of HGETALL
+---@return table
 function handover.holders(all)
   for i = #all - 1, 1, -2 do
     if all[i] == "" or all[i + 1] == RESERVED then

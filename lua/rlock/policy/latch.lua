@@ -1,14 +1,14 @@
 --- A count that goes down to 0 once, which releases all waiters.
---    name                                        string: the count; none at 0
---    redisson_countdownlatch__channel__{name}    "0" when the count reaches 0,
---                                                "1" when it is set or deleted
---    rlock_request:{name}:SLOT   string: the number of the last request that
---                                was executed under SLOT; kept for minutes
---  The first two are Redisson's RCountDownLatch. The third is rlock's own:
---  counting down is not idempotent by itself, so each request has a slot and a
---  number, and numbers up to the last are not executed again
---  (counters/deduplication.lua).
---  Its driver is counters/latch.lua.
+---   name                                        string: the count; none at 0
+---   redisson_countdownlatch__channel__{name}    "0" when the count reaches 0,
+---                                               "1" when it is set or deleted
+---   rlock_request:{name}:SLOT   string: the number of the last request that
+---                               was executed under SLOT; kept for minutes
+--- The first two are Redisson's RCountDownLatch. The third is rlock's own:
+--- counting down is not idempotent by itself, so each request has a slot and a
+--- number, and numbers up to the last are not executed again
+--- (counters/deduplication.lua).
+--- Its driver is counters/latch.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -37,7 +37,7 @@ function server.set(keys, args)
 end
 
 --- Counts down by n.
---  @return "held" or "free", then the remaining count
+---@return any # "held" or "free", then the remaining count
 function server.count_down(keys, args)
   local latch, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish = args[1], args[2], args[3], args[4]
@@ -58,7 +58,7 @@ function server.count_down(keys, args)
   return { "free", 0 }
 end
 
---- @return "held" or "free", then the count
+---@return any # "held" or "free", then the count
 function server.count(keys)
   local n = whole(keys[1])
   if n > 0 then return { "held", n } end

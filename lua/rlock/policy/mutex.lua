@@ -1,9 +1,9 @@
 --- A mutex that is not reentrant: a second lock() by the same task is refused.
---    name                            hash: owner -> 1; expires with the lease
---    redisson_lock__channel:{name}   "0" when the lock becomes free
---  On the wire it is Redisson's RLock, with the server functions of the
---  reentrant lock. The client refuses re-entry itself (`reenter`), so a
---  duplicate of the same request is not mistaken for re-entry.
+---   name                            hash: owner -> 1; expires with the lease
+---   redisson_lock__channel:{name}   "0" when the lock becomes free
+--- On the wire it is Redisson's RLock, with the server functions of the
+--- reentrant lock. The client refuses re-entry itself (`reenter`), so a
+--- duplicate of the same request is not mistaken for re-entry.
 
 local reentrant = require "rlock.policy.reentrant"
 

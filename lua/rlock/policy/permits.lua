@@ -1,15 +1,15 @@
 --- A semaphore whose permits have leases: a permit that is not released in time
---  is reclaimed.
---    name                 string: the number of free permits
---    {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
---                         lease, in milliseconds of the server's time
---    redisson_sc:{name}   channel: the number of free permits, when it grows
---    rlock_request:{name}:permits   string: written when the total is set and
---                         when no permit is in use any more; kept for minutes
---  The first three are Redisson's RPermitExpirableSemaphore, wire compatible.
---  The last is rlock's own: rlockctl recognises unused permits by it. The id of
---  a permit is its owner, so requests are idempotent; it begins with half of
---  its client's id (identity.lua). Its driver is counters/permits.lua.
+--- is reclaimed.
+---   name                 string: the number of free permits
+---   {name}:timeout       sorted set: id of a permit, 16 bytes -> end of its
+---                        lease, in milliseconds of the server's time
+---   redisson_sc:{name}   channel: the number of free permits, when it grows
+---   rlock_request:{name}:permits   string: written when the total is set and
+---                        when no permit is in use any more; kept for minutes
+--- The first three are Redisson's RPermitExpirableSemaphore, wire compatible.
+--- The last is rlock's own: rlockctl recognises unused permits by it. The id of
+--- a permit is its owner, so requests are idempotent; it begins with half of
+--- its client's id (identity.lua). Its driver is counters/permits.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -21,8 +21,8 @@ local MEMORY = 600000                   -- milliseconds, as in deduplication.lua
 
 local server = {}                       -- these run inside Redis
 
--- Extends a permit's lease to `ends`; never shortens it.
--- @return whether there is such a permit
+--- Extends a permit's lease to `ends`; never shortens it.
+---@return any # whether there is such a permit
 local function prolong(leases, id, ends)
   local score = redis.call("zscore", leases, id)
   if not score then return false end
@@ -30,8 +30,9 @@ local function prolong(leases, id, ends)
   return true
 end
 
--- Reclaims the permits whose lease has ended.
--- @return the number of free permits then, and when the next lease ends
+--- Reclaims the permits whose lease has ended.
+---@return any ... # the number of free permits then, and when the next lease
+---  ends
 local function reclaim(keys, left, time, publish)
   local permits, leases, channel = keys[1], keys[2], keys[3]
   local first = redis.call("zrange", leases, 0, 0, "withscores")
@@ -44,8 +45,8 @@ local function reclaim(keys, left, time, publish)
 end
 
 --- Takes a permit under this id, unless a duplicate has taken it already.
---  @return "held", then the number of free permits; or "busy", then
---    milliseconds until a lease ends
+---@return any # "held", then the number of free permits; or "busy", then
+---  milliseconds until a lease ends
 function server.acquire(keys, args)
   local permits, leases, id = keys[1], keys[2], args[1]
   local time, left = now(), whole(permits)
@@ -83,7 +84,7 @@ function server.renew(keys, args)
 end
 
 --- Releases a permit. If its lease has ended it is released as well, but the
---  reply is "lost".
+--- reply is "lost".
 function server.release(keys, args)
   local permits, leases, channel, proof = keys[1], keys[2], keys[3], keys[4]
   local id, publish = args[1], args[4]
@@ -115,12 +116,12 @@ local function count(keys, time)
   return { left > 0 and "free" or "held", left, used }
 end
 
---- @return "free" or "held", then the numbers of permits that are free and in
---    use
+---@return any # "free" or "held", then the numbers of permits that are free and
+---  in use
 function server.count(keys) return count(keys, now()) end
 
 --- The reply of `count`, then the first hundred permits in use: id,
---  milliseconds left, ...
+--- milliseconds left, ...
 function server.peek(keys)
   local time = now()
   local reply, used = count(keys, time), redis.call("zrangebyscore", keys[2],

@@ -1,34 +1,34 @@
 --- A read/write lock. The writer may also read, and remain a reader when it
---  releases the write lock (a downgrade). An upgrade is refused: the reader
---  would wait for itself.
---    name                      hash: "mode" -> "read" or "write", owner ->
---                              count of its read holds, owner:write -> of its
---                              write holds; expires with the last lease
---    {name}:<owner>:rwlock_timeout:<n>
---                              string: the n-th read hold of an owner; expires
---                              with its lease. rlock maintains only the last
---    redisson_rwlock:{name}    "0" when the last reader has left, "1" when the
---                              writer has, or remains a reader
---    rlock_rw_holds:{name}     sorted set, the index: field of the hash -> end
---                              of its lease, in milliseconds of server time
---  Except for the index this is Redisson's RReadWriteLock, wire compatible.
---  When a reader leaves, Redisson reads the hold keys of all others to find out
---  how long the lock is needed. The index gives that in O(log n), and shows
---  which readers are dead; each new reader drops a few of them. A writer is in
---  the index only while it also reads; otherwise the hash expires with it.
---
---  In a mixed fleet
---  * Redisson's watchdog sets the expiry of the hash, and of all hold keys, to
---    its own timeout. rlock's readers reassert theirs, with a lease or without.
---  * Redisson finds rlock's readers by their hold keys alone. rlock adds no
---    field to the hash, because Redisson counts the fields.
---  * Fields beyond those in the index are Redisson's readers. While there are
---    any, the expiry is not shortened, unless 16 fields are enough to find the
---    leases of all of them; dead ones that are found are dropped.
---  * Redisson may delete the hash but not the index. Fields and members are
---    added and removed together, so if one member is not in the hash, none is,
---    and the next reader deletes the index before it adds itself.
---  * If the index is lost, rlock's readers are treated as Redisson's are.
+--- releases the write lock (a downgrade). An upgrade is refused: the reader
+--- would wait for itself.
+---   name                      hash: "mode" -> "read" or "write", owner ->
+---                             count of its read holds, owner:write -> of its
+---                             write holds; expires with the last lease
+---   {name}:<owner>:rwlock_timeout:<n>
+---                             string: the n-th read hold of an owner; expires
+---                             with its lease. rlock maintains only the last
+---   redisson_rwlock:{name}    "0" when the last reader has left, "1" when the
+---                             writer has, or remains a reader
+---   rlock_rw_holds:{name}     sorted set, the index: field of the hash -> end
+---                             of its lease, in milliseconds of server time
+--- Except for the index this is Redisson's RReadWriteLock, wire compatible.
+--- When a reader leaves, Redisson reads the hold keys of all others to find out
+--- how long the lock is needed. The index gives that in O(log n), and shows
+--- which readers are dead; each new reader drops a few of them. A writer is in
+--- the index only while it also reads; otherwise the hash expires with it.
+---
+--- In a mixed fleet
+--- * Redisson's watchdog sets the expiry of the hash, and of all hold keys, to
+---   its own timeout. rlock's readers reassert theirs, with a lease or without.
+--- * Redisson finds rlock's readers by their hold keys alone. rlock adds no
+---   field to the hash, because Redisson counts the fields.
+--- * Fields beyond those in the index are Redisson's readers. While there are
+---   any, the expiry is not shortened, unless 16 fields are enough to find the
+---   leases of all of them; dead ones that are found are dropped.
+--- * Redisson may delete the hash but not the index. Fields and members are
+---   added and removed together, so if one member is not in the hash, none is,
+---   and the next reader deletes the index before it adds itself.
+--- * If the index is lost, rlock's readers are treated as Redisson's are.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -87,8 +87,8 @@ local function keep(keys, field, ends, last)
   redis.call("pexpireat", index, last)
 end
 
--- Moves the end of a hold's lease from `before` to `ends`.
--- @return whether that is sooner
+--- Moves the end of a hold's lease from `before` to `ends`.
+---@return any # whether that is sooner
 local function change(keys, field, time, ends, before)
   if ends > before then
     keep(keys, field, ends, time + redis.call("pttl", keys[1]))
@@ -104,9 +104,9 @@ local function keep_read(keys, owner, want, time, ends, last)
   redis.call("set", hold_key(keys, owner, want), "1", "px", ends - time)
 end
 
--- Drops some of the holds whose lease has ended. Of a writer that also reads,
--- this may leave only the reader or only the writer.
--- @return the mode of the lock after that
+--- Drops some of the holds whose lease has ended. Of a writer that also reads,
+--- this may leave only the reader or only the writer.
+---@return any # the mode of the lock after that
 local function drop_dead(keys, mode, time)
   local lock, index = keys[1], keys[3]
   local dead = redis.call("zrangebyscore", index, "-inf", time,
@@ -134,10 +134,10 @@ local function end_by_keys(keys, owner, count, time)
   return ttl > 0 and time + ttl or 0
 end
 
--- Examines some fields of the hash for readers that are not in the index, and
--- drops dead ones.
--- @param others the number of such readers
--- @return the end of their last lease, or nil if not all were found
+--- Examines some fields of the hash for readers that are not in the index, and
+--- drops dead ones.
+---@param others any the number of such readers
+---@return any # the end of their last lease, or nil if not all were found
 local function examine(keys, size, others, time)
   local lock, index, last = keys[1], keys[3], 0
   local fields = size <= MAX_EXAMINED and redis.call("hgetall", lock)
@@ -154,13 +154,14 @@ local function examine(keys, size, others, time)
   return others == 0 and last or nil
 end
 
--- Makes the hash expire when the remaining holds do, instead of at `before`;
--- at once if all are dead. The expiry stays while other holds may need it.
--- Wakes the waiters if the change is large, because they sleep until `before`.
--- @param size the number of fields of the hash
+--- Makes the hash expire when the remaining holds do, instead of at `before`;
+--- at once if all are dead. The expiry stays while other holds may need it.
+--- Wakes the waiters if the change is large, because they sleep until `before`.
+---@param size any the number of fields of the hash
 local function fit(keys, mode, size, time, publish, before)
   local lock, index = keys[1], keys[3]
   local others = size - 1 - redis.call("zcard", index)
+  ---@type any
   local last = tonumber(redis.call("zrange", index, -1, -1, "withscores")[2]
     or 0)
   if others ~= 0 then
@@ -190,8 +191,8 @@ local function break_(keys, args, wanted, message)
   return "freed"
 end
 
--- Some of the live holders: readers, or the writer.
--- @return a list: owner, hold count, ...
+--- Some of the live holders: readers, or the writer.
+---@return any # a list: owner, hold count, ...
 local function holders(keys, mode, is_writer, time)
   local lock, index, result, dead = keys[1], keys[3], {}, {}
   for _, field in ipairs(redis.call("zrangebyscore", index, "-inf", time,
@@ -268,7 +269,7 @@ function read.acquire(keys, args)
 end
 
 --- A call that reasserts extends no lease: it restores the expiries that
---  Redisson's watchdog has shortened.
+--- Redisson's watchdog has shortened.
 function read.renew(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, reasserts = args[1], args[2], args[3], args[4]
@@ -283,7 +284,7 @@ function read.renew(keys, args)
 end
 
 --- Sets the hold count to `want`. The lock expires with the last of the
---  remaining holds, and is free if there is none.
+--- remaining holds, and is free if there is none.
 function read.release(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]
@@ -323,8 +324,8 @@ function read.break_(keys, args)
   return break_(keys, args, "read", READERS_GONE)
 end
 
---- @return the reply of `peek`, with only some of many readers; and the lock's
---    mode
+---@return any # the reply of `peek`, with only some of many readers; and the
+---  lock's mode
 function read.peek(keys, args)
   return peek(keys, args[1], args[1], false)
 end
@@ -333,9 +334,9 @@ end
 
 local write = {}
 
--- What an owner holds.
--- @return the mode; its count of write holds, if it writes; its count of read
---   holds, if it reads; and the server's time, if it does both
+--- What an owner holds.
+---@return any ... # the mode; its count of write holds, if it writes; its count
+---  of read holds, if it reads; and the server's time, if it does both
 local function standing(keys, owner, field)
   local state = redis.call("hmget", keys[1], "mode", field, owner)
   local mode, writes, reads = state[1], state[2], state[3]
@@ -348,8 +349,8 @@ local function standing(keys, owner, field)
   return mode, writes, reads, writes and reads and time
 end
 
--- Extends a write hold's lease; never shortens it.
--- @param time the server's time, if the writer also reads
+--- Extends a write hold's lease; never shortens it.
+---@param time any the server's time, if the writer also reads
 local function keep_write(keys, field, lease, time)
   local lock, index = keys[1], keys[3]
   local ttl = redis.call("pttl", lock)
@@ -397,7 +398,7 @@ function write.renew(keys, args)
 end
 
 --- Sets the hold count to `want`. At 0 an owner that also reads remains a
---  reader, and other readers can enter; otherwise the lock is free.
+--- reader, and other readers can enter; otherwise the lock is free.
 function write.release(keys, args)
   local lock, index = keys[1], keys[3]
   local owner, lease, want, publish = args[1], args[2], args[3], args[4]

@@ -1,10 +1,10 @@
 --- A reentrant mutex.
---    name                            hash: owner -> hold count; expires with
---                                    the lease
---    redisson_lock__channel:{name}   "0" when the lock becomes free
---    and the keys and channels of handover.lua, named after this channel
---  Wire compatible with Redisson's RLock. A hold count of 0 is a reservation
---  for the owner, see handover.lua.
+---   name                            hash: owner -> hold count; expires with
+---                                   the lease
+---   redisson_lock__channel:{name}   "0" when the lock becomes free
+---   and the keys and channels of handover.lua, named after this channel
+--- Wire compatible with Redisson's RLock. A hold count of 0 is a reservation
+--- for the owner, see handover.lua.
 
 local handover = require "rlock.policy.handover"
 local naming = require "rlock.naming"
@@ -19,8 +19,8 @@ local RESERVED = "0"
 local server = {}                       -- these run inside Redis
 
 --- Takes the lock, or sets the owner's hold count to `want`. A lease is never
---  shortened. The reply is "lost" if the owner re-enters a hold that it no
---  longer has. With a `client`, a busy lock registers the owner as a waiter.
+--- shortened. The reply is "lost" if the owner re-enters a hold that it no
+--- longer has. With a `client`, a busy lock registers the owner as a waiter.
 function server.acquire(keys, args)
   local lock, owner, lease, want, client =
     keys[1], args[1], args[2], args[3], args[4]
@@ -55,7 +55,7 @@ function server.renew(keys, args)
 end
 
 --- Sets the hold count to `want`; 0 frees the lock. The lease becomes what the
---  remaining holds need. With an `entry`, reserves the lock for that waiter.
+--- remaining holds need. With an `entry`, reserves the lock for that waiter.
 function server.release(keys, args)
   local lock, owner, lease, want, publish, entry =
     keys[1], args[1], args[2], args[3], args[4], args[5]
@@ -83,7 +83,7 @@ function server.release(keys, args)
 end
 
 --- Unregisters a waiter that gives up. If the lock is reserved for it, passes
---  the lock on.
+--- the lock on.
 function server.leave(keys, args)
   local lock, owner, publish, client = keys[1], args[1], args[2], args[3]
   if client then handover.unregister(keys[2], client .. " " .. owner) end

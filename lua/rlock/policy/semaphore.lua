@@ -1,16 +1,16 @@
 --- A counting semaphore. Its permits have no owners and do not expire, so any
---  client may release some.
---    name                        string: the number of free permits
---    redisson_sc:{name}          channel: the number of free permits, when it
---                                grows
---    rlock_request:{name}:SLOT   string: the number of the last request that
---                                was executed under SLOT; kept for minutes
---    rlock_request:{name}:SLOT:drained   string: the result of a drain
---  The first two are Redisson's RSemaphore. The others are rlock's own:
---  acquiring permits is not idempotent by itself, so each request has a slot
---  and a number, and numbers up to the last are not executed again
---  (counters/deduplication.lua).
---  Its driver is counters/semaphore.lua.
+--- client may release some.
+---   name                        string: the number of free permits
+---   redisson_sc:{name}          channel: the number of free permits, when it
+---                               grows
+---   rlock_request:{name}:SLOT   string: the number of the last request that
+---                               was executed under SLOT; kept for minutes
+---   rlock_request:{name}:SLOT:drained   string: the result of a drain
+--- The first two are Redisson's RSemaphore. The others are rlock's own:
+--- acquiring permits is not idempotent by itself, so each request has a slot
+--- and a number, and numbers up to the last are not executed again
+--- (counters/deduplication.lua).
+--- Its driver is counters/semaphore.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -20,7 +20,7 @@ local is_done, tell, whole = shared.is_done, shared.tell, shared.whole
 local server = {}                       -- these run inside Redis
 
 --- Takes n permits.
---  @return "held" or "busy" and -1, then the number of free permits
+---@return any # "held" or "busy" and -1, then the number of free permits
 function server.acquire(keys, args)
   local permits, slot = keys[1], keys[3]
   local number, memory, n = args[1], args[2], args[3]
@@ -47,8 +47,8 @@ function server.release(keys, args)
 end
 
 --- Releases the permits that the request `undone` of this slot took: n, or all
---  that it drained. If that request has not been executed yet, it never will
---  be.
+--- that it drained. If that request has not been executed yet, it never will
+--- be.
 function server.undo(keys, args)
   local permits, channel, slot, drained = keys[1], keys[2], keys[3], keys[4]
   local number, memory, n, publish, undone =
@@ -66,7 +66,7 @@ function server.undo(keys, args)
 end
 
 --- Sets the number of permits, unless it is set; with a `ttl`, it expires after
---  that many milliseconds.
+--- that many milliseconds.
 function server.set(keys, args)
   local permits, channel, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, ttl =
@@ -88,7 +88,7 @@ function server.set(keys, args)
 end
 
 --- Takes all free permits.
---  @return "held", then their number
+---@return any # "held", then their number
 function server.drain(keys, args)
   local permits, slot, drained = keys[1], keys[3], keys[4]
   local number, memory = args[1], args[2]
@@ -102,7 +102,7 @@ function server.drain(keys, args)
   return { "held", n }
 end
 
---- @return "free" or "held", then the number of free permits
+---@return any # "free" or "held", then the number of free permits
 function server.count(keys)
   local n = whole(keys[1])
   return { n > 0 and "free" or "held", n }

@@ -1,15 +1,15 @@
 --- Helpers that the server functions of several policies share. A policy makes
---  the ones that it uses locals, so that only these are shipped:
---    local tell = require("rlock.policy.shared").tell
---  They run inside Redis.
+--- the ones that it uses locals, so that only these are shipped:
+---   local tell = require("rlock.policy.shared").tell
+--- They run inside Redis.
 
 local shared = {}
 
 --- Publishes a message on a channel.
---  @tparam string publish "publish", "spublish" or "both": the client's option
---  @tparam string channel
---  @param message a string or a whole number
---  @treturn integer the number of clients of this server that received it
+---@param publish string "publish", "spublish" or "both": the client's option
+---@param channel string
+---@param message any a string or a whole number
+---@return number # the number of clients of this server that received it
 function shared.tell(publish, channel, message)
   if publish == "both" then
     return redis.call("publish", channel, message)
@@ -25,8 +25,9 @@ function shared.now()
 end
 
 --- The whole number at a key, 0 if there is none; raises for anything else.
---  @tparam string key
---  @param value the reply of GET or MGET; MGET hides that a key is not a string
+---@param key string
+---@param value any the reply of GET or MGET; MGET hides that a key is not a
+---  string
 function shared.whole(key, value)
   if not value then value = redis.call("get", key) or 0 end
   local n = tonumber(value)
@@ -35,9 +36,9 @@ function shared.whole(key, value)
 end
 
 --- Has this request, or a later one of its slot, been executed? See
---  counters/deduplication.lua.
---  @tparam string slot a key
---  @tparam string number
+--- counters/deduplication.lua.
+---@param slot string a key
+---@param number string
 function shared.is_done(slot, number)
   local last = redis.call("get", slot)
   return last and tonumber(last) >= tonumber(number)

@@ -1,9 +1,9 @@
 --- The lock that most clients implement: SET name token NX PX lease. It is
---  compatible with redis-py's Lock, redsync, node-redlock and bsm/redislock.
---    name   string: the owner; expires with the lease
---  A release wakes no waiter: waiters retry with exponential back-off from 1 to
---  128 ms, with jitter. It has no hold count, so it is not reentrant. To break
---  it by force, the owner may be given as the token.
+--- compatible with redis-py's Lock, redsync, node-redlock and bsm/redislock.
+---   name   string: the owner; expires with the lease
+--- A release wakes no waiter: waiters retry with exponential back-off from 1 to
+--- 128 ms, with jitter. It has no hold count, so it is not reentrant. To break
+--- it by force, the owner may be given as the token.
 
 local server = {}                       -- these run inside Redis
 

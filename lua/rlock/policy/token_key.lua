@@ -1,10 +1,10 @@
 --- Fencing tokens (fencing.lua) for kinds of locks that are not a hash of
---  owners. The token of a hold has its own key, in addition to fencing.lua's:
---    redisson_lock_token:{name}:<kind>   string: the token and the owner of the
---                                        hold; expires with the hold
---  The key may outlive the hold: by a millisecond, or when a client without the
---  option `fenced` breaks the lock. So the token is valid only while `peek`
---  finds its owner.
+--- owners. The token of a hold has its own key, in addition to fencing.lua's:
+---   redisson_lock_token:{name}:<kind>   string: the token and the owner of the
+---                                       hold; expires with the hold
+--- The key may outlive the hold: by a millisecond, or when a client without the
+--- option `fenced` breaks the lock. So the token is valid only while `peek`
+--- finds its owner.
 
 local fencing = require "rlock.policy.fencing"
 
@@ -78,9 +78,9 @@ local function place_of(token_at, kind)
 end
 
 --- Derives a kind of lock with fencing tokens.
---  @tparam table kind  a policy: mutual exclusion, with `peek`
---  @tparam string name
---  @treturn table a policy
+---@param kind table a policy: mutual exclusion, with `peek`
+---@param name string
+---@return table # a policy
 function token_key.fenced(kind, name)
   return fencing.of(kind, name, place_of)
 end
@@ -104,10 +104,10 @@ local function refusal(kind)
 end
 
 --- Adds fencing tokens to a user's policy. Raises a one-line error if that is
---  impossible.
---  @tparam table kind
---  @tparam number level as in error()
---  @treturn table a policy, the same each time
+--- impossible.
+---@param kind table
+---@param level integer as in error()
+---@return table # a policy, the same each time
 function token_key.of_user(kind, level)
   local why = refusal(kind)
   if why then
@@ -120,9 +120,9 @@ function token_key.of_user(kind, level)
 end
 
 --- A read/write lock whose writer gets fencing tokens. Its sides have different
---  policy names than the kind's, so the same task is a different owner there.
---  @tparam table sides  `read` and `write`, policies
---  @treturn table the same
+--- policy names than the kind's, so the same task is a different owner there.
+---@param sides table `read` and `write`, policies
+---@return table # the same
 function token_key.pair(sides)
   local read = {}
   local write = token_key.fenced(sides.write, "fenced_" .. sides.write.name)

@@ -1,11 +1,11 @@
 --- The public barrier: one client sets it, and tasks in any process wait until
---  it is removed.
---
---  On Redis it stays set while at least one client that set it is alive: the
---  client's watchdog renews it. If all of them have died or were closed, it is
---  no longer set, and its waiters get "lost". On ZooKeeper it is Curator's
---  persistent node, which stays until it is removed, even if the client that
---  set it dies. So give waiters a time-out.
+--- it is removed.
+---
+--- On Redis it stays set while at least one client that set it is alive: the
+--- client's watchdog renews it. If all of them have died or were closed, it is
+--- no longer set, and its waiters get "lost". On ZooKeeper it is Curator's
+--- persistent node, which stays until it is removed, even if the client that
+--- set it dies. So give waiters a time-out.
 
 local call = require "rlock.counters.call"
 local colon = require "rlock.util.colon"
@@ -15,6 +15,7 @@ local leased = require "rlock.counters.leased"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
+---@class rlock.barrier: rlock.counter
 local barrier = counter.class "barrier"
 
 local PLAIN = "0"                 -- the n of the policy
@@ -46,15 +47,16 @@ local function set(self)
 end
 
 --- Sets the barrier. It may be set already. If all clients that set it die or
---  are closed, on Redis it is no longer set, and its waiters get "lost"; on
---  ZooKeeper it stays set.
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: it is a double barrier
--- @treturn[3] nil, code, detail
+--- are closed, on Redis it is no longer set, and its waiters get "lost"; on
+--- ZooKeeper it stays set.
+---@return true?
+---@return rlock.code? code "refused": it is a double barrier
+---@return string? detail
 function barrier:set()
   return deduplication.result(counter.yes, self.session.host.whole(set, self))
 end
 
+---@class rlock.recipes.barrier.Wait: rlock.call
 local Wait = call:class()
 
 -- Asks whether the round that the first request found has ended.
@@ -74,12 +76,12 @@ function Wait:try(deadline, now)
 end
 
 --- Waits until the barrier is removed. Returns at once if it is not set.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost", on Redis: all clients that set it
---   have died; "refused": it is a double barrier; "connect", "closed", "redis"
--- @treturn[2] string detail
+---@param options? rlock.wait_options
+---@return true?
+---@return rlock.code? code "timeout"; "lost", on Redis: all clients that
+---  set it have died; "refused": it is a double barrier; "connect", "closed",
+---  "redis"
+---@return string? detail
 function barrier:wait(options)
   local its = Wait:shared { counter = self, round = "0",
     late = ("barrier %s was not removed in time"):format(
@@ -88,10 +90,10 @@ function barrier:wait(options)
 end
 
 --- Removes the barrier, no matter which client set it; wakes all waiters. If no
---  reply arrives in time, retries the request in the background.
--- @treturn[1] boolean whether it was set
--- @treturn[2] nil, "refused", detail: it is a double barrier
--- @treturn[3] nil, code, detail
+--- reply arrives in time, retries the request in the background.
+---@return boolean? # whether it was set
+---@return rlock.code? code "refused": it is a double barrier
+---@return string? detail
 function barrier:remove()
   local record = self.record
   local former = record.member          -- it may be set again before the reply

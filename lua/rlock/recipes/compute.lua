@@ -1,23 +1,23 @@
 --- One computation for many callers: client:compute in client.lua. It prevents
---  a thundering herd: the first caller computes under a lock, the others wait
---  for the value.
---
---  A store keeps the value and the last failure. The back end may have its own
---  store (zookeeper/compute.lua). The one for Redis is here. With KEY =
---  rlock_compute:{name}:
---    KEY           the lock, of the kind `compute`
---    KEY:value     string: the value; expires with ttl + stale
---    KEY:state     string: "fresh"; expires with ttl. Or a failure
---
---  A waiter reads the value before it requests the lock. So a release message
---  costs one read per client. A failure is the text "<attempts> <id> <code>
---  <detail>". After the first failure another caller retries; the second one is
---  the result for all waiters. Its id distinguishes these from callers that
---  arrive later, which compute again.
---
---  In one client, tasks that need the same value form a *flight*: one task, the
---  leader, waits for the lock, and computes if necessary. The others, its
---  followers, wait for the leader and send no requests.
+--- a thundering herd: the first caller computes under a lock, the others wait
+--- for the value.
+---
+--- A store keeps the value and the last failure. The back end may have its own
+--- store (zookeeper/compute.lua). The one for Redis is here. With KEY =
+--- rlock_compute:{name}:
+---   KEY           the lock, of the kind `compute`
+---   KEY:value     string: the value; expires with ttl + stale
+---   KEY:state     string: "fresh"; expires with ttl. Or a failure
+---
+--- A waiter reads the value before it requests the lock. So a release message
+--- costs one read per client. A failure is the text "<attempts> <id> <code>
+--- <detail>". After the first failure another caller retries; the second one is
+--- the result for all waiters. Its id distinguishes these from callers that
+--- arrive later, which compute again.
+---
+--- In one client, tasks that need the same value form a *flight*: one task, the
+--- leader, waits for the lock, and computes if necessary. The others, its
+--- followers, wait for the leader and send no requests.
 
 local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
@@ -30,6 +30,7 @@ local waiting = require "rlock.lock.waiting"
 local compute = {}
 
 local huge, max, min = math.huge, math.max, math.min
+---@diagnostic disable-next-line: access-invisible
 local running, unpack = coroutine.running, table.unpack or unpack
 
 local ATTEMPTS = 2          -- failures until all waiters get the error
@@ -71,10 +72,11 @@ local function request_deadline(self)
 end
 
 --- Reads the state.
--- @tparam table self the call
--- @tparam[opt] table waiter to wake when the state changes
--- @treturn[1] table value, is_fresh; attempts (0: no failure), id, code, detail
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+---@param self table the call
+---@param waiter? rlock.waiter to wake when the state changes
+---@return table? # value, is_fresh; attempts (0: no failure), id, code, detail
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 local function read(self, waiter)
   local value, is_fresh, failure =
     self.store.read(self, request_deadline(self), waiter)
@@ -86,6 +88,8 @@ local function read(self, waiter)
 end
 
 -- The lock of a computation. Its waiter checks for a result at each wake-up.
+---@class rlock.recipes.compute.Turn: rlock.lock
+---@field call any
 local Turn = setmetatable({}, { __index = lock })
 Turn.__index, Turn.__tostring = Turn, lock.__tostring
 
@@ -189,8 +193,8 @@ local function is_free(self, turn)
   return type(reply) == "table" and reply[1] == "free"
 end
 
--- Waits for the lock or a result, and computes if necessary.
--- @treturn table the results; `is_partial` if they are for this caller only
+--- Waits for the lock or a result, and computes if necessary.
+---@return table # the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
   local policy = self.session.options.backend.load "compute"
   local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
@@ -289,8 +293,9 @@ local function run(self)
 end
 
 --- Computes, or waits for the result of another caller.
--- @tparam table store its `key(name)`, `read`, `write`, `fail` and `most`
--- @param client, name, options, fn  as of client:compute
+---@param store table its `key(name)`, `read`, `write`, `fail` and `most`
+---@param client any options, fn as of client:compute
+---@param name any
 function compute.call(store, client, name, options, fn)
   local given = check_options(options, 2)
   if not given.ttl then
@@ -316,10 +321,9 @@ local store = { most = 1048576 }
 function store.key(name) return naming.prefix("rlock_compute", name) end
 
 --- Reads the state.
--- @treturn[1] string|boolean the value; false: none
--- @treturn[1] boolean whether it is fresh
--- @treturn[1] string|nil the failure
--- @treturn[2] nil, code, detail
+---@return string|boolean|nil # the value; false: none
+---@return any # whether it is fresh
+---@return string? # the failure; detail
 function store.read(self, deadline)
   local reply, code, detail = self.session.server:call(deadline,
     { "MGET", self.key .. ":value", self.key .. ":state" })
@@ -330,7 +334,9 @@ end
 local function ms(seconds) return ("%d"):format(duration.ms(seconds)) end
 
 --- Stores a value while the hold lasts.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function store.write(self, hold, value)
   return hold:transaction(function(t)
     t:call("SET", self.key .. ":value", value, "PX", ms(self.ttl + self.stale))
@@ -342,6 +348,16 @@ end
 function store.fail(self, hold, failure)
   return hold:call("SET", self.key .. ":state", failure, "PX", ms(compute.KEPT))
 end
+
+---@class rlock.options.compute
+---@field ttl number seconds for which a value is fresh, at least 0.1
+---@field stale? number seconds after that in which callers get the stale value
+--- while one of them recomputes it; default: 0
+---@field wait? rlock.wait for others; 0: one attempt. It does not interrupt fn.
+--- Default: forever
+
+---@alias rlock.compute_options rlock.options.compute & {
+---   ttl: any, stale?: any, wait?: any, [string]: nil }
 
 --- client:compute(name, options, fn): the value of a name. If there is none,
 --  one caller computes it, and the others wait for its result.

@@ -1,6 +1,6 @@
 --- The public double barrier: `n` members enter it together, and leave it
---  together. It is reusable: the next round begins when all members have left.
---  A surplus member waits for the next round.
+--- together. It is reusable: the next round begins when all members have left.
+--- A surplus member waits for the next round.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -10,15 +10,21 @@ local deduplication = require "rlock.counters.deduplication"
 local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
+---@class rlock.double_barrier: rlock.counter
+---@field n string
+---@field member? table
+---@field request? table
 local double_barrier = counter.class "barrier"
 
+---@type function
 local new = double_barrier.new
 
 --- Creates a member, which can enter and leave repeatedly.
--- @tparam table client
--- @tparam string name
--- @tparam integer n  the number of members, from 1 to 1000; the same for all of
---   them
+---@param client rlock.client
+---@param name string
+---@param n number the number of members, from 1 to 1000; the same for all of
+---  them
+---@return rlock.double_barrier
 function double_barrier.new(client, name, n)
   n = check.count(n, "n", 1, 2, 1000)
   local self = new(client, name)
@@ -127,15 +133,14 @@ local function enter(self, wait)
 end
 
 --- Enters, and waits until `n` members have entered. If the wait times out,
---  withdraws. The client's watchdog renews the membership until `leave` is
---  called or the task ends.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true: all members have entered
--- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": another member died while this
---   one waited; "refused": this member is in already, or others use another n;
---   "connect", "closed", "redis"
--- @treturn[2] string detail
+--- withdraws. The client's watchdog renews the membership until `leave` is
+--- called or the task ends.
+---@param options? rlock.wait_options
+---@return true? # all members have entered
+---@return rlock.code? code "timeout"; "lost": another member died while
+---  this one waited; "refused": this member is in already, or others use
+---  another n; "connect", "closed", "redis"
+---@return string? detail
 function double_barrier:enter(options)
   return call.run(enter, self, options)
 end
@@ -191,13 +196,12 @@ local function leave(self, wait)
 end
 
 --- Leaves, and waits until all members have left. After a time-out, this member
---  has left but others have not; call it again to continue the wait.
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true: all have left
--- @treturn[2] nil
--- @treturn[2] string code: "timeout"; "lost": a member died before it left;
---   "not_held": this member has not entered; "connect", "closed", "redis"
--- @treturn[2] string detail
+--- has left but others have not; call it again to continue the wait.
+---@param options? rlock.wait_options
+---@return true? # all have left
+---@return rlock.code? code "timeout"; "lost": a member died before it
+---  left; "not_held": this member has not entered; "connect", "closed", "redis"
+---@return string? detail
 function double_barrier:leave(options)
   return call.run(leave, self, options)
 end

@@ -1,15 +1,15 @@
 --- Leader election: of all candidates for one name, exactly one leads. The
---  leader holds a lock that is granted in order of arrival (on Redis the fair
---  lock). The election owns it, not a task, so any task may resign.
---
---  The lock's owner name contains the identity of the process (identity.lua),
---  so any process can see who leads. Each campaign uses a new owner name, so
---  pending requests of the previous campaign, such as its release, neither
---  delay the new one nor end its hold.
---
---  If renewals fail, a leader steps down `margin` seconds before its hold may
---  expire, and keeps the hold until then. So its callbacks have time to stop
---  the work before another candidate leads.
+--- leader holds a lock that is granted in order of arrival (on Redis the fair
+--- lock). The election owns it, not a task, so any task may resign.
+---
+--- The lock's owner name contains the identity of the process (identity.lua),
+--- so any process can see who leads. Each campaign uses a new owner name, so
+--- pending requests of the previous campaign, such as its release, neither
+--- delay the new one nor end its hold.
+---
+--- If renewals fail, a leader steps down `margin` seconds before its hold may
+--- expire, and keeps the hold until then. So its callbacks have time to stop
+--- the work before another candidate leads.
 
 local PASSED = require "rlock.util.deadline".passed
 local check = require "rlock.util.options"
@@ -18,6 +18,15 @@ local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
 local owner = require "rlock.lock.owner"
 
+---@class rlock.election
+---@field lock rlock.lock makes its holder the leader, see `rlockctl run`
+---@field client rlock.client internal
+---@field session rlock.session internal
+---@field name string
+---@field options? table internal
+---@field term table | false internal
+---@field is_campaigning boolean internal
+---@field callbacks function[] internal
 local election = {}
 election.__index = election
 
@@ -53,12 +62,15 @@ local function candidate(client, name, options)
     { owner = owner_name(client.session) })
 end
 
+--- The nodes of Curator's LeaderLatch or LeaderSelector; on ZooKeeper only.
+---@alias rlock.election_options {
+---   layout?: "latch" | "selector", [string]: nil }
+
 --- Creates an election.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] table options layout = "latch" or "selector": the nodes of
---   Curator's LeaderLatch or LeaderSelector; on ZooKeeper only
--- @treturn table  its `lock` makes the holder the leader, see `rlockctl run`
+---@param client rlock.client
+---@param name string
+---@param options? rlock.election_options
+---@return rlock.election
 function election.new(client, name, options)
   return setmetatable({
     lock = candidate(client, name, options),
@@ -142,24 +154,24 @@ local function campaign(self, wait)
 end
 
 --- Waits until this candidate leads, in order of arrival. Returns at once if it
---  leads already.
--- @tparam[opt] table options wait = maximum seconds to wait; default: forever,
---   even while the server is unreachable, unless an error is permanent
--- @treturn[1] boolean true
--- @return[1] the fencing token, on ZooKeeper
--- @treturn[2] nil
--- @treturn[2] string "timeout"; "refused": another task campaigns in this
---   object, or as for `lock`; "connect", "closed", "zookeeper", "redis"
--- @treturn[2] string detail
+--- leads already.
+--- Without a `wait` it waits forever, even while the server is unreachable,
+--- unless an error is permanent.
+---@param options? rlock.wait_options
+---@return true?
+---@return integer | rlock.code | nil # the fencing token, on ZooKeeper. Or
+---  "timeout"; "refused": another task campaigns in this object, or as for
+---  `lock`; "connect", "closed", "zookeeper", "redis"
+---@return string? detail
 function election:campaign(options)
   local wait = check.of_wait(options).wait or math.huge
   return self.session.host.whole_wait(campaign, self, wait)
 end
 
 --- Does this candidate certainly lead? Sends no request. A leader steps down
---  when a tenth of the lock's usual validity is left, or a second if that is
---  less. Then this is false until the candidate wins another campaign.
--- @treturn boolean
+--- when a tenth of the lock's usual validity is left, or a second if that is
+--- less. Then this is false until the candidate wins another campaign.
+---@return boolean
 function election:is_leader()
   local term = self.term
   if not term or term.is_over then return false end
@@ -169,16 +181,16 @@ function election:is_leader()
 end
 
 --- Seconds for which no other candidate can lead, even after this one stepped
---  down; 0 if it does not hold the lock.
+--- down; 0 if it does not hold the lock.
+---@return number
 function election:valid_for()
   return self.term and self.term.hold:valid_for() or 0
 end
 
 --- Resigns, so that the next candidate leads. Any task may call this.
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held": it does not lead; or as for `unlock`
--- @treturn[2] string detail
+---@return true?
+---@return rlock.code? code "not_held": it does not lead; or as for `unlock`
+---@return string? detail
 function election:resign()
   local term = self.term
   if not self:is_leader() then
@@ -189,8 +201,8 @@ function election:resign()
 end
 
 --- Registers a callback for each change: when this candidate becomes the
---  leader, and when it has resigned, stepped down or lost the lock.
--- @tparam function fn  called as a task: (true), or (false, reason)
+--- leader, and when it has resigned, stepped down or lost the lock.
+---@param fn fun(leads: boolean, reason?: string) called as a task
 function election:on_change(fn)
   check_function(fn, "fn of election:on_change", 2)
   table.insert(self.callbacks, fn)
@@ -203,11 +215,12 @@ local function show(text, known)
 end
 
 --- Who leads? Asks the server, so any process can ask.
--- @treturn[1] string such as "web3: invoice.lua (pid 412)"; false: nobody. For
---   a leader without an identity: its owner name, or the id of a Curator
---   participant
--- @treturn[1] table the state of the lock, as lock:peek returns it
--- @treturn[2] nil, code, detail
+---@return string | false | nil # such as "web3: invoice.lua (pid 412)"; false:
+---  nobody. For a leader without an identity: its owner name, or the id of a
+---  Curator participant
+---@return rlock.lock_state | rlock.code | nil # as lock:peek returns it; or
+---  the code
+---@return string? detail
 function election:leader()
   local state, code, detail = self.lock:peek()
   if not state then return nil, code, detail end
@@ -217,9 +230,10 @@ function election:leader()
 end
 
 --- Who waits to lead? Asks the server.
--- @treturn[1] table a list of at most 100 texts as `leader` returns them, the
---   next leader first
--- @treturn[2] nil, code, detail
+---@return string[]? # at most 100 texts as `leader` returns them, the next
+---  leader first
+---@return rlock.code? code
+---@return string? detail
 function election:candidates()
   local state, code, detail = self.lock:peek()
   if not state then return nil, code, detail end

@@ -1,5 +1,5 @@
 --- A member of a barrier on Redis (policy/barrier.lua): its membership of a
---  round is a lease that the watchdog renews.
+--- round is a lease that the watchdog renews.
 
 local deduplication = require "rlock.counters.deduplication"
 local identity = require "rlock.util.identity"
@@ -8,6 +8,8 @@ local naming = require "rlock.naming"
 
 local member = {}
 
+---@class rlock.recipes.member.Member: rlock.leased
+---@field round any
 local Member = leased:class()
 
 function Member:show()
@@ -23,11 +25,11 @@ end
 Member.removed = leased.drop
 
 --- Creates a member, and registers it with the watchdog.
--- @tparam table handle  the barrier
--- @tparam string id
--- @tparam integer round
--- @tparam table|false task  as for leased.new
--- @tparam number sent  when it entered, by host.now()
+---@param handle table the barrier
+---@param id string
+---@param round integer
+---@param task table|false as for leased.new
+---@param sent number when it entered, by host.now()
 function member.new(handle, id, round, task, sent)
   local session = handle.session
   local self = leased.new(Member, handle, id, task, sent,
@@ -43,9 +45,9 @@ function member.id(handle)
 end
 
 --- Withdraws a member in the background. If its round has opened in the
---  meantime, the other members see this as a death.
--- @tparam table request  to enter, of deduplication.begin
--- @tparam string id
+--- meantime, the other members see this as a death.
+---@param request table to enter, of deduplication.begin
+---@param id string
 function member.withdraw(request, id)
   deduplication.renumber(request)
   deduplication.retry(request, "withdraw", "0", { id }, function(reply)

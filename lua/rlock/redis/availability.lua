@@ -9,7 +9,7 @@ local availability = {}
 --- Seconds between PINGs; seconds without a request after which they stop.
 local PAUSE, IDLE = 0.02, 5
 --- Seconds before an unresponsive server is skipped: if this process was
---  blocked, the reply may be waiting to be read.
+--- blocked, the reply may be waiting to be read.
 local GRACE = 0.01
 
 -- Does the server answer a PING? LOADING and BUSY do not count.
@@ -31,8 +31,8 @@ local function probe(node, state)
 end
 
 --- Marks a server as away and starts to probe it.
--- @tparam table node
--- @tparam string why for messages
+---@param node table
+---@param why string for messages
 function availability.mark_away(node, why)
   if node.away then return end
   local now = node.host.now()
@@ -42,7 +42,7 @@ function availability.mark_away(node, why)
 end
 
 --- Why the server should be skipped now, or nil.
--- @treturn string|nil
+---@return string?
 function availability.why_away(node)
   local state = node.away
   if not state then return nil end

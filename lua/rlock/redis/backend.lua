@@ -1,10 +1,10 @@
 --- The Redis back end: the interface for clients, locks and counters. See "The
---  back end contract" in ../README.md. A back end has one server: a node
---  (node.lua) or a cluster (cluster.lua).
---
---  A kind of lock and a name are bound to a *target*: the keys of the lock,
---  with the operations that run on them. Its fields `replicas` and `slot` are
---  those of replicas.lua and cluster.lua.
+--- back end contract" in ../README.md. A back end has one server: a node
+--- (node.lua) or a cluster (cluster.lua).
+---
+--- A kind of lock and a name are bound to a *target*: the keys of the lock,
+--- with the operations that run on them. Its fields `replicas` and `slot` are
+--- those of replicas.lua and cluster.lua.
 
 local channels = require "rlock.redis.channels"
 local duration = require "rlock.util.duration"
@@ -15,6 +15,14 @@ local policies = require "rlock.policy"
 local remote = require "rlock.redis.remote"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.backend
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field node any
+---@field hands_over any
+---@field classes table
+---@field channels any
 local backend = {}
 backend.__index = backend
 
@@ -28,11 +36,12 @@ backend.name = "redis"
 backend.load, backend.sides = policies.load, policies.sides
 
 --- A user's policy with fencing tokens.
--- @tparam table loaded  from `load`
--- @tparam number level  as in error()
--- @treturn table as `load`
+---@param loaded table from `load`
+---@param level integer as in error()
+---@return table # as `load`
 function backend.fenced(loaded, level)
   local of_user = require("rlock.policy.token_key").of_user
+  ---@type any
   local kind = of_user(getmetatable(loaded).__index, level + 1)
   return (policies.load(kind, level))
 end
@@ -45,12 +54,11 @@ backend.is_for_red_locks = true
 local defaults = { watchdog = 30, timeout = 3, connect_timeout = 3 }
 
 --- Adds to checked options those in a URL and the defaults.
--- @tparam table given
--- @tparam string address a URL
--- @return[1] the options of `open`, a new table
--- @treturn[2] nil
--- @treturn[2] string "usage"
--- @treturn[2] string detail
+---@param given table
+---@param address string a URL
+---@return any # the options of `open`, a new table
+---@return rlock.failure? code # "usage"
+---@return string? detail
 function backend.complete(given, address)
   local options, code, detail = url.parse(address)
   if not options then return nil, code, detail end
@@ -110,11 +118,11 @@ local function follow_slots(self)
 end
 
 --- Opens a back end. Connects on first use.
--- @tparam table host
--- @tparam table options from `complete`, with `connection_name`
--- @tparam table hooks  is_needed(): whether something is held; on_replaced(why,
---   is_there): another server has answered, or the same after a restart;
---   is_there(target) is whether a target was on it
+---@param host table
+---@param options table from `complete`, with `connection_name`
+---@param hooks table is_needed(): whether something is held; on_replaced(why,
+---  is_there): another server has answered, or the same after a restart;
+---  is_there(target) is whether a target was on it
 function backend.open(host, options, hooks)
   -- A cluster is loaded on first use.
   local server = options.seeds and require "rlock.redis.cluster" or node
@@ -142,11 +150,14 @@ local function may_connect(its, code, detail)
 end
 
 --- Connects, to report a wrong address or login. Ignores transient errors of
---  the server.
--- @tparam number seconds
--- @return true, or nil, code, detail; for "cancelled", the value to raise
+--- the server.
+---@param seconds number
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   local deadline = self.host.now() + seconds
+  ---@type any, any, any
   local connection, code, detail
   repeat
     connection, code, detail = self.node:connect(deadline)
@@ -160,26 +171,26 @@ function backend:connect(seconds)
 end
 
 --- The node that has a target now.
--- @tparam table target or a list of keys
+---@param target table or a list of keys
 function backend:node_of(target)
   return self.node:of(target) or self.node:any()
 end
 
 --- May a retry after this failure of a request succeed?
--- @tparam string code
--- @tparam string detail
--- @treturn boolean
+---@param code string
+---@param detail string
+---@return boolean
 function backend.is_retried(_, code, detail)
   return code ~= "redis" or errors.classify(detail).retry
 end
 
 --- The time until which a lease requested at `sent` is certainly valid. The
---  allowance for clock drift is the lease times `drift`, plus 2 ms. For a lease
---  below 20 ms, a tenth of it, at least 1 ms, replaces the 2 ms: a policy that
---  compares whole milliseconds may end it that much early.
--- @tparam number sent    by host.now()
--- @tparam number seconds
--- @tparam[opt=0.001] number drift
+--- allowance for clock drift is the lease times `drift`, plus 2 ms. For a lease
+--- below 20 ms, a tenth of it, at least 1 ms, replaces the 2 ms: a policy that
+--- compares whole milliseconds may end it that much early.
+---@param sent number by host.now()
+---@param seconds number
+---@param drift? number default: 0.001
 function backend.valid_until(sent, seconds, drift)
   local margin = 0.002
   if seconds < 0.02 then margin = max(seconds / 10, 0.001) end
@@ -212,10 +223,11 @@ local function is_interrupt(command, action)
 end
 
 --- Sends a command once.
--- @tparam number deadline by host.now()
--- @tparam table words  the command and its arguments: strings and numbers
--- @return the reply, false for a Redis nil; or nil, code, detail; for
---   "cancelled", the value to raise
+---@param deadline number by host.now()
+---@param words table the command and its arguments: strings and numbers
+---@return any # the reply, false for a Redis nil
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function backend:call(deadline, words)
   local command, action = words[1], words[2]
   if unfit[tostring(command):lower()] then
@@ -260,6 +272,7 @@ local PUBLISHES = {
 
 -- The metatable of a policy's targets, with their methods and common fields.
 local function class_of(self, policy)
+  ---@type any
   local class = self.classes[policy]
   if not class then
     class = {}
@@ -269,6 +282,7 @@ local function class_of(self, policy)
     class.channel_of, class.publish = policy.channel, self.options.publish
     class.hands_over = policy.hands_over and self.hands_over
     if class.hands_over then class.publish = "hand over" end
+    ---@cast class any
     class.leaves = policy.ops.leave
       and (class.hands_over or not policy.hands_over)
     class.publishes = PUBLISHES[policy.needs and policy.name or "lock"]
@@ -279,11 +293,11 @@ local function class_of(self, policy)
 end
 
 --- Binds a kind and a name. Raises an error if the server cannot have such a
---  lock.
--- @tparam table policy
--- @tparam string name
--- @tparam[opt] table options replicas, replica_timeout; default: the client's
--- @treturn table target
+--- lock.
+---@param policy table
+---@param name string
+---@param options? table replicas, replica_timeout; default: the client's
+---@return table # target
 function backend:bind(policy, name, options)
   local target = setmetatable({}, class_of(self, policy))
   for i, key in ipairs(policy.keys(name)) do target[i] = key end
@@ -298,8 +312,8 @@ function backend:bind(policy, name, options)
 end
 
 --- Raises an error if a target was bound with other options.
--- @tparam string name of the lock
--- @tparam table options
+---@param name string of the lock
+---@param options table
 function Target:check(name, options)
   local its, wanted = self.replicas, wanted_by(self.server, options or {})
   if its == wanted or its and wanted and its.count == wanted.count
@@ -311,14 +325,16 @@ function Target:check(name, options)
 end
 
 --- Runs an operation. Retries it until the deadline, unless the failure is
---  permanent: operations are idempotent.
--- @tparam string name of the operation; the policy must have it
--- @tparam number deadline by host.now()
--- @tparam number now      by host.now()
--- @param a,b,c  its arguments, up to the first nil, without the command that
---   publishes
--- @tparam[opt] table extra more arguments
--- @return as remote.run
+--- permanent: operations are idempotent.
+---@param name string of the operation; the policy must have it
+---@param deadline number by host.now()
+---@param now number by host.now()
+---@param a any its arguments, up to the first nil, without the command that
+---  publishes
+---@param b any
+---@param c any
+---@param extra? table more arguments
+---@return any ... # as remote.run
 function Target:run(name, deadline, now, a, b, c, extra)
   local index = self.publishes[name]
   if index == 4 then
@@ -334,37 +350,35 @@ function Target:run(name, deadline, now, a, b, c, extra)
 end
 
 --- Sends a request of "acquire" or "release" once, without waiting, if
---  `standing` has found its server ready.
--- @tparam string name
--- @tparam table receiver its method replied(reply, code, detail) gets the
---   reply, outside of any task; it must not wait
--- @tparam number deadline by host.now()
--- @tparam number now      by host.now()
--- @param a,b,c  as for `run`
--- @treturn boolean whether it was sent; else use `run`
+--- `standing` has found its server ready.
+---@type fun(self, name: string, receiver: table, deadline: number,
+--- now: number, a: any, b: any, c: any): boolean
 Target.post = remote.post
 
 --- What carries posted requests now. To be called when one has failed, for
---  `retry`.
+--- `retry`.
 function Target:carrier() return self.node.connection end
 
 --- Goes on with a request that was posted and has failed.
--- @param connection       as `carrier` returned it
--- @tparam string name
--- @tparam number deadline by host.now()
--- @tparam number now      when it was sent, by host.now()
--- @param code, detail     of the failure
--- @param a,b,c            as for `post`
--- @return as remote.run
+---@param connection any as `carrier` returned it
+---@param name string
+---@param deadline number by host.now()
+---@param now number when it was sent, by host.now()
+---@param code any of the failure
+---@param detail any
+---@param a any as for `post`
+---@param b any
+---@param c any
+---@return any # as remote.run
 function Target:retry(connection, name, deadline, now, code, detail, a, b, c)
   return remote.retry(self.node, connection, self.ops[name], deadline, now,
     code, detail, self, a, b, c, self.publishes[name] == 4 and self.publish)
 end
 
 --- Runs commands that the user's holds guard, see effects.run.
--- @tparam table holds
--- @tparam table commands
--- @tparam number deadline by host.now()
+---@param holds table
+---@param commands table
+---@param deadline number by host.now()
 function Target.effect(_, holds, commands, deadline)
   return require("rlock.redis.effects").run(holds, commands, deadline)
 end
@@ -373,9 +387,12 @@ end
 function Target.requests() return require "rlock.redis.release_requests" end
 
 --- The arguments of an operation, with the command that publishes.
--- @tparam string name of the operation
--- @param a,b,c,d  as for `run`
--- @return a, b, c, d
+---@param name string of the operation
+---@param a any as for `run`
+---@param b any
+---@param c any
+---@param d any
+---@return any ... # a, b, c, d
 function Target:arguments(name, a, b, c, d)
   local index = self.publishes[name]
   if index == 4 then return a, b, c, self.publish end
@@ -385,14 +402,14 @@ function Target:arguments(name, a, b, c, d)
 end
 
 --- The channel on which releases are published, or nil.
--- @tparam[opt] string owner_name
+---@param owner_name? string
 function Target:channel(owner_name)
   local channel_of = self.channel_of
   return channel_of and channel_of(self, owner_name)
 end
 
 --- The same target, with one more key for a counter's request.
--- @tparam string suffix of the third key
+---@param suffix string of the third key
 function Target:with(suffix)
   local target = setmetatable({}, getmetatable(self))
   for i = 1, 3 do target[i] = self[i] end
@@ -408,8 +425,8 @@ local function node_of(self) return self.server:node_of(self) end
 function Target:where() return node_of(self).where end
 
 --- Its server and key, by which several locks are put in order.
--- @treturn string
--- @treturn string
+---@return string
+---@return string
 function Target:address()
   return ("%s/%d"):format(node_of(self).where, self.server.options.db or 0),
     self[1]
@@ -422,19 +439,23 @@ function Target:is_connected() return node_of(self).connection ~= nil end
 function Target:is_closed() return node_of(self).is_closed end
 
 --- Waits for any answer of its server.
--- @tparam number deadline by host.now()
--- @return the answer, or nil, code, detail
+---@param deadline number by host.now()
+---@return any # the answer
+---@return rlock.failure? code
+---@return string? detail
 function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
 end
 
 --- Announces a wait to other processes, see lock/deadlock.lua. The key is in
---  the slot of the lock: rlock_waits:{name}:<owner>.
--- @tparam number deadline by host.now()
--- @tparam string owner_name
--- @tparam[opt] string text  default: the wait is over
--- @tparam[opt] integer seconds  after which the server forgets it
--- @return a value; or nil, code, detail
+--- the slot of the lock: rlock_waits:{name}:<owner>.
+---@param deadline number by host.now()
+---@param owner_name string
+---@param text? string default: the wait is over
+---@param seconds? integer after which the server forgets it
+---@return any # a value
+---@return rlock.failure? code
+---@return string? detail
 function Target:announce(deadline, owner_name, text, seconds)
   local key = naming.prefix("rlock_waits", self[1]) .. ":" .. owner_name
   local words = text and { "SET", key, text, "EX", seconds } or { "DEL", key }
@@ -442,9 +463,9 @@ function Target:announce(deadline, owner_name, text, seconds)
 end
 
 --- What carries its requests: a node, or a dedicated connection of it. Batches
---  for different routes do not delay each other.
--- @tparam string owner_name
--- @treturn table
+--- for different routes do not delay each other.
+---@param owner_name string
+---@return table
 function Target:route(owner_name)
   local its = node_of(self)
   if not self.replicas then return its end
@@ -457,7 +478,7 @@ function backend:has_routes()
 end
 
 --- Makes a table a batch, see batch.lua.
--- @tparam table fields
+---@param fields table
 function backend.batch(_, fields)
   return require("rlock.redis.batch").new(fields)          -- on first use
 end
@@ -465,6 +486,7 @@ end
 -- servers of red locks --------------------------------------------------------
 
 -- These are loaded on first use.
+---@type any, any
 local identity, availability
 
 local function identities()
@@ -478,9 +500,10 @@ local function available()
 end
 
 --- Identifies the server, once for each connection.
--- @tparam number deadline by host.now()
--- @treturn[1] table identity
--- @treturn[2] nil, code, detail
+---@param deadline number by host.now()
+---@return table? # identity
+---@return rlock.failure? code
+---@return string? detail
 function Target:identify(deadline)
   return identities().identify(node_of(self), deadline)
 end
@@ -493,14 +516,14 @@ function Target:identity()
 end
 
 --- Seconds until a server that has lost its data counts again.
--- @tparam number lease seconds
+---@param lease number seconds
 function Target:quarantine(lease)
   return identities().quarantine(node_of(self), lease, self.server.host.now())
 end
 
 --- Why the server is not independent of those of other locks, or nil.
--- @tparam table locks  its own is skipped
--- @treturn string|nil
+---@param locks table its own is skipped
+---@return string?
 function Target:clash(locks)
   local own, clash = node_of(self), identities().clash
   for _, lock in ipairs(locks) do
@@ -511,13 +534,14 @@ function Target:clash(locks)
 end
 
 --- The identity of the server, if requests can be posted to it now, and it
---  certainly counts: `identify`, `clash`, `quarantine` and `why_away` would not
---  wait, and find no fault.
--- @tparam number lease seconds, for `quarantine`
--- @tparam number now   by host.now()
--- @tparam table locks  for `clash`
--- @treturn table|nil
+--- certainly counts: `identify`, `clash`, `quarantine` and `why_away` would not
+--- wait, and find no fault.
+---@param lease number seconds, for `quarantine`
+---@param now number by host.now()
+---@param locks table for `clash`
+---@return table?
 function Target:standing(lease, now, locks)
+  ---@type any
   local its = self.node                   -- a cluster has no connection
   if not identity or not its.connection
       or its.away and available().why_away(its) then
@@ -529,11 +553,11 @@ function Target:standing(lease, now, locks)
 end
 
 --- Why the server should be skipped now, or nil.
--- @treturn string|nil
+---@return string?
 function Target:why_away() return available().why_away(node_of(self)) end
 
 --- Skips the server until it answers.
--- @tparam string why for messages
+---@param why string for messages
 function Target:mark_away(why) available().mark_away(node_of(self), why) end
 
 return backend

@@ -1,35 +1,37 @@
 --- Sends one operation for many locks in one pipeline. Items with the same
---  arguments share a request (calls.lua) if the batch `is_joint`. What such a
---  request refuses is sent again, for each item alone. If the script or clock
---  offset of a request is outdated, it is retried once. If its slot has moved,
---  it is sent alone.
---
---  A batch is a list of items, grants or permits. They have `lock` and
---  `owner_name`. The fields of a batch:
---    route     from target:route
---    name      of the operation
---    is_final  whether it needs no confirmation by replicas
---    is_joint  whether items may share a request. Only for operations that
---              answer "held" and take no command that publishes
---    round_trip  seconds of its last pipeline, once that has ended
---    sender    a table of functions:
---      is_in(batch, item)    does the outcome still concern the item? It may
---                            have been released in the meantime
---      deadline(list, now)   of the requests for these items
---      words(item, now[, batch])  the arguments after the owner, at most
---                            three; the first is the lease in milliseconds.
---                            nil if the item is not in the batch
---      held(batch, items, n, lease, sent)  the reply to a shared request for
---                            n items is "held" for those that are in the
---                            batch. An item may be false
---      answered(item, lease, reply, sent)  a reply to the request for that
---                            lease
---      failed(item, why, is_gone)  a failure; is_gone: the server certainly
---                            has no such hold
+--- arguments share a request (calls.lua) if the batch `is_joint`. What such a
+--- request refuses is sent again, for each item alone. If the script or clock
+--- offset of a request is outdated, it is retried once. If its slot has moved,
+--- it is sent alone.
+---
+--- A batch is a list of items, grants or permits. They have `lock` and
+--- `owner_name`. The fields of a batch:
+---   route     from target:route
+---   name      of the operation
+---   is_final  whether it needs no confirmation by replicas
+---   is_joint  whether items may share a request. Only for operations that
+---             answer "held" and take no command that publishes
+---   round_trip  seconds of its last pipeline, once that has ended
+---   sender    a table of functions:
+---     is_in(batch, item)    does the outcome still concern the item? It may
+---                           have been released in the meantime
+---     deadline(list, now)   of the requests for these items
+---     words(item, now[, batch])  the arguments after the owner, at most
+---                           three; the first is the lease in milliseconds.
+---                           nil if the item is not in the batch
+---     held(batch, items, n, lease, sent)  the reply to a shared request for
+---                           n items is "held" for those that are in the
+---                           batch. An item may be false
+---     answered(item, lease, reply, sent)  a reply to the request for that
+---                           lease
+---     failed(item, why, is_gone)  a failure; is_gone: the server certainly
+---                           has no such hold
 
 local calls = require "rlock.redis.calls"
 local remote = require "rlock.redis.remote"
 
+---@class rlock.redis.batch
+---@field is_joint any
 local batch = {}
 batch.__index = batch
 
@@ -44,10 +46,11 @@ end
 
 -- sending ---------------------------------------------------------------------
 
--- Makes the calls of the batch, and loads their scripts. This may wait; then
--- the calls are made again, without the items that have left in the meantime.
--- @return the calls, or nil, code, detail
--- @treturn string from remote.ready, if there are calls
+--- Makes the calls of the batch, and loads their scripts. This may wait; then
+--- the calls are made again, without the items that have left in the meantime.
+---@return any # the calls
+---@return any # from remote.ready, if there are calls
+---@return string? detail
 local function prepare(self, is_joint, now, deadline)
   local node, may_wait = node_of(self.route), false
   local list, last = calls.of(self, now, is_joint), nil
@@ -64,8 +67,11 @@ local function prepare(self, is_joint, now, deadline)
   return may_wait and calls.of(self, now, is_joint) or list, last
 end
 
--- Sends the requests.
--- @return the calls, replies, codes, details and sent; or nil, code, detail
+--- Sends the requests.
+---@return any # the calls, replies, codes, details and sent
+---@return any code
+---@return string | table | nil detail
+---@return any ...
 local function send_all(self, is_joint)
   local node = node_of(self.route)
   local now = node.host.now()
@@ -122,9 +128,9 @@ local function send_alone(self, item)
   if not task then failed(self, item, code, detail) end
 end
 
--- Handles one failure.
--- @treturn boolean whether to retry with the script or clock fetched again;
---   false if `is_second`
+--- Handles one failure.
+---@return boolean # whether to retry with the script or clock fetched again;
+---  false if `is_second`
 local function handle_failure(self, item, is_second, code, detail)
   local node, op = node_of(self.route), op_of(self, item)
   local target = item.lock.record.target
@@ -184,8 +190,8 @@ local function handle_joint(self, call, again, reply, code, detail, sent)
   end
 end
 
--- Handles all outcomes.
--- @treturn table the items to send again
+--- Handles all outcomes.
+---@return table # the items to send again
 local function handle(self, is_second, list, replies, codes, details, sent)
   local again = {}
   if not list then
@@ -218,12 +224,12 @@ function batch:send()
 end
 
 --- Reports the failure of all items that have no outcome yet.
--- @tparam string code
--- @tparam string detail
+---@param code string
+---@param detail string
 function batch:fail(code, detail) fail_all(self, self, code, detail) end
 
 --- Makes a table with these fields, and perhaps items, a batch.
--- @tparam table fields see above
+---@param fields table see above
 function batch.new(fields) return setmetatable(fields, batch) end
 
 return batch

@@ -1,11 +1,11 @@
 --- The requests of a batch (batch.lua): a *call* runs an operation for one
---  item, or in one script for several that differ only in owner and keys
---  (script.batched). A server does nothing else meanwhile, so their number has
---  a limit that should keep a call below 1 ms.
---
---  A call is a list of its items, with the fields `n` (how many), `most`, `op`
---  (the compiled function for one), `width` (the number of keys of each), and
---  the arguments after the owner: `lease`, `more`, `last`.
+--- item, or in one script for several that differ only in owner and keys
+--- (script.batched). A server does nothing else meanwhile, so their number has
+--- a limit that should keep a call below 1 ms.
+---
+--- A call is a list of its items, with the fields `n` (how many), `most`, `op`
+--- (the compiled function for one), `width` (the number of keys of each), and
+--- the arguments after the owner: `lease`, `more`, `last`.
 
 local remote = require "rlock.redis.remote"
 
@@ -30,7 +30,7 @@ local function limit_of(op)
 end
 
 --- The operation that a call runs.
--- @tparam table call
+---@param call table
 function calls.op_of(call)
   local op = call.op
   if call.n == 1 then return op end
@@ -38,8 +38,8 @@ function calls.op_of(call)
   return batched[op]
 end
 
--- The call that an item of this width and these arguments can join, or nil.
--- @tparam table|nil call the last one; `before` leads to the others
+--- The call that an item of this width and these arguments can join, or nil.
+---@param call? table the last one; `before` leads to the others
 local function open_call(call, op, width, lease, more, last)
   local left = OPEN
   while call and not (call.lease == lease and call.more == more
@@ -52,10 +52,10 @@ local function open_call(call, op, width, lease, more, last)
 end
 
 --- Distributes the items of a batch among calls.
--- @tparam table batch
--- @tparam number now by host.now()
--- @tparam boolean is_joint whether a call may have several items
--- @treturn table the calls
+---@param batch table
+---@param now number by host.now()
+---@param is_joint boolean whether a call may have several items
+---@return table # the calls
 function calls.of(batch, now, is_joint)
   local list, name, words = {}, batch.name, batch.sender.words
   local open = {}              -- slot or operation -> the last call
@@ -101,11 +101,11 @@ local function joint(node, call, word)
 end
 
 --- The command of a call.
--- @tparam table node
--- @tparam table call
--- @tparam string word from remote.ready
--- @tparam string name of the operation
--- @treturn table
+---@param node table
+---@param call table
+---@param word string from remote.ready
+---@param name string of the operation
+---@return table
 function calls.command(node, call, word, name)
   if call.n > 1 then return joint(node, call, word) end
   local item = call[1]
@@ -127,10 +127,10 @@ local function is_reply(call, reply)
 end
 
 --- The positions of the items that must be asked for alone, because a call for
---  several has not renewed them.
--- @tparam table call
--- @param reply of script.batched
--- @treturn table
+--- several has not renewed them.
+---@param call table
+---@param reply any of script.batched
+---@return table
 function calls.unserved(call, reply)
   local list, served = {}, 0
   if is_reply(call, reply) then

@@ -1,14 +1,19 @@
 --- The channels to which a client is subscribed: one subscriber for each node
---  (subscriber.lua). In a cluster, a channel moves with its slot.
+--- (subscriber.lua). In a cluster, a channel moves with its slot.
 
+---@class rlock.redis.channels
+---@field node any
+---@field host rlock.host
+---@field publish any
+---@field subscribers table
 local channels = {}
 channels.__index = channels
 
 -- Two copies of a message arrive within this time.
 local ECHO = 0.002
 
---- @tparam table node  a node or a cluster
--- @tparam string publish which messages to receive, see subscriber.lua
+---@param node table a node or a cluster
+---@param publish string which messages to receive, see subscriber.lua
 function channels.new(node, publish)
   return setmetatable({
     node = node, host = node.host, publish = publish,
@@ -17,9 +22,9 @@ function channels.new(node, publish)
 end
 
 --- Called with an event and a channel:
---    "live"              it is subscribed; messages may have been missed before
---    "message", payload
---    "dropped"           it is not subscribed any more
+---   "live"              it is subscribed; messages may have been missed before
+---   "message", payload
+---   "dropped"           it is not subscribed any more
 function channels.notify() end
 
 -- Is this the SPUBLISH copy of a message that PUBLISH has delivered? Redisson
@@ -48,8 +53,8 @@ local function node_of(self, channel)
 end
 
 --- Subscribes to a channel, until it has been idle for a while.
--- @tparam table channel its `name`; see subscriber.lua for the other fields.
---   With a `notify` of its own, that is called instead
+---@param channel table its `name`; see subscriber.lua for the other fields.
+---  With a `notify` of its own, that is called instead
 function channels:add(channel)
   local node = node_of(self, channel)
   local its = self.subscribers[node]
@@ -63,17 +68,17 @@ function channels:add(channel)
 end
 
 --- Reconnects the subscriber of a node.
--- @tparam table node
--- @tparam string why for messages
+---@param node table
+---@param why string for messages
 function channels:reconnect(node, why)
   local its = self.subscribers[node]
   if its then its:reconnect(why) end
 end
 
 --- Reconnects the subscriber of a node if it is connected to another server
---  than the node's commands.
--- @tparam table node
--- @tparam string why for messages
+--- than the node's commands.
+---@param node table
+---@param why string for messages
 function channels:follow(node, why)
   local its = self.subscribers[node]
   local own = its and its.connection and its.connection.identity

@@ -1,9 +1,9 @@
 --- A Redis Cluster: finds the node for a slot, and follows slots that move. It
---  has the interface of a single node (node.lua).
---
---  CLUSTER SLOTS returns the slot map. After a failure or a redirection it is
---  loaded again: the nodes are queried in turn until one answers. All tasks
---  share one query. Seeds are the addresses of the URL.
+--- has the interface of a single node (node.lua).
+---
+--- CLUSTER SLOTS returns the slot map. After a failure or a redirection it is
+--- loaded again: the nodes are queried in turn until one answers. All tasks
+--- share one query. Seeds are the addresses of the URL.
 
 local command_keys = require "rlock.redis.command_keys"
 local errors = require "rlock.redis.errors"
@@ -13,6 +13,21 @@ local singleflight = require "rlock.util.singleflight"
 local slot = require "rlock.redis.slot"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.cluster
+---@field on_moved fun(slots: table)
+---@field host rlock.host
+---@field options table
+---@field where any
+---@field singleflight any
+---@field nodes table
+---@field masters table
+---@field is_used table
+---@field slots table
+---@field patience any
+---@field asked any
+---@field fault any
+---@field shas table
+---@field seals table
 local cluster = {}
 cluster.__index = cluster
 
@@ -26,9 +41,9 @@ local LAST_PAUSE = 0.3
 
 local min = math.min
 
---- @tparam table host
--- @tparam table options as for node.new; and seeds = { { host =, port = } },
---   nat = a table or function: "host:port" of a node -> how to reach it
+---@param host table
+---@param options table as for node.new; and seeds = { { host =, port = } }, nat
+---  = a table or function: "host:port" of a node -> how to reach it
 function cluster.new(host, options)
   return setmetatable({
     host = host, options = options, where = url.hosts(options.seeds),
@@ -196,8 +211,10 @@ local function candidates(self)
   return list
 end
 
--- Queries one node.
--- @return the slots, or nil, code, detail
+--- Queries one node.
+---@return any # the slots
+---@return rlock.failure? code
+---@return string? detail
 local function ask(self, source)
   local reply, code, detail = source:call(
     self.host.now() + min(self.patience, self.options.timeout),
@@ -226,9 +243,11 @@ local function explained(source, detail)
   return text
 end
 
--- Queries the nodes until one answers. If none does and one refuses the login,
--- returns its refusal, because a retry will not help.
--- @return true, or nil, code, detail
+--- Queries the nodes until one answers. If none does and one refuses the login,
+--- returns its refusal, because a retry will not help.
+---@return true?
+---@return string? code
+---@return string? detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()
   if early > 0 then self.host.sleep(early) end
@@ -259,8 +278,10 @@ local function query(self)
 end
 
 --- Loads the slot map.
--- @tparam number deadline by host.now()
--- @return true, or nil, code, detail
+---@param deadline number by host.now()
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function cluster:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local ok, code, detail =
@@ -273,8 +294,8 @@ function cluster:connect(deadline)
 end
 
 --- Loads the slot map again, in the background, after a failure or a
---  redirection: slots may have moved.
--- @tparam[opt] table failed the node that failed: it is queried last
+--- redirection: slots may have moved.
+---@param failed? table the node that failed: it is queried last
 function cluster:suspect(failed)
   if self.is_closed then return end
   for i, its in ipairs(self.masters) do
@@ -297,14 +318,16 @@ local function slot_of(keys)
 end
 
 --- The node that has these keys, if that is known.
--- @tparam table keys of one slot; its number is stored in keys.slot
--- @treturn table|nil
+---@param keys table of one slot; its number is stored in keys.slot
+---@return table?
 function cluster:of(keys) return self.slots[slot_of(keys)] end
 
 --- As `of`, but loads the slot map if the node is not known.
--- @tparam table keys
--- @tparam number deadline by host.now()
--- @return node, or nil, code, detail
+---@param keys table
+---@param deadline number by host.now()
+---@return any # node
+---@return rlock.failure? code
+---@return string? detail
 function cluster:find(keys, deadline)
   if not self:of(keys) then
     local ok, code, detail = self:connect(deadline)
@@ -332,10 +355,11 @@ function cluster:uses(its) return self.is_used[its] == true end
 function cluster:size() return math.max(#self.masters, 1) end
 
 --- Handles a redirection. Loads the slot map again, in the background.
--- @tparam string detail "MOVED slot host:port" or "ASK slot host:port"
--- @treturn table|nil the node; nil if it is unknown
--- @treturn boolean for ASK: for a single retry only
+---@param detail string "MOVED slot host:port" or "ASK slot host:port"
+---@return table? # the node; nil if it is unknown
+---@return boolean # for ASK: for a single retry only
 function cluster:redirect(detail, source)
+  ---@type any, any, any
   local word, number, at = detail:match("^(%u+) (%d+) (%S+)")
   local host, port = tostring(at):match("^(.*):(%d+)$")
   number = tonumber(number)
@@ -369,8 +393,8 @@ local function split_keys(name, keys)
   end
 end
 
--- A similar name whose keys are in one slot, or nil.
--- @tparam[opt] function keys_of  name -> keys; default: as built-in kinds
+--- A similar name whose keys are in one slot, or nil.
+---@param keys_of? function name -> keys; default: as built-in kinds
 local function similar(name, keys_of)
   local plain = name:gsub("[{}]", "")
   if plain == "" then plain = "lock" end
@@ -382,9 +406,9 @@ local function similar(name, keys_of)
 end
 
 --- Raises an error if the keys of a lock are in different slots.
--- @tparam string name of the lock
--- @tparam table keys
--- @tparam[opt] function keys_of  name -> keys, to suggest another name
+---@param name string of the lock
+---@param keys table
+---@param keys_of? function name -> keys, to suggest another name
 function cluster.check_keys(_, name, keys, keys_of)
   local one, other = split_keys(name, keys)
   if not one then return end
@@ -436,10 +460,10 @@ end
 function cluster:open(...) return self:any():open(...) end
 
 --- The node that has a key, for messages.
--- @tparam[opt] string key
--- @treturn string|nil its address
--- @treturn nil
--- @treturn integer|nil the slot
+---@param key? string
+---@return string? # its address
+---@return nil
+---@return integer? # the slot
 function cluster:master(key)
   if not key then return nil end
   local its = self:of { key }

@@ -1,6 +1,6 @@
 --- The keys of a command of the user: from COMMAND INFO, which is sent once for
---  each command, or from COMMAND GETKEYS if their place depends on the
---  arguments.
+--- each command, or from COMMAND GETKEYS if their place depends on the
+--- arguments.
 
 local errors = require "rlock.redis.errors"
 
@@ -26,7 +26,9 @@ local function place_in(reply)
   return { about[4], about[5], about[6] }
 end
 
--- @return the place of a command's keys, or nil, code, detail
+---@return any # the place of a command's keys
+---@return rlock.failure? code
+---@return string? detail
 local function place_of(server, deadline, name)
   local places = server.key_places or {}
   server.key_places = places
@@ -66,13 +68,14 @@ local function ask(server, deadline, words, n)
 end
 
 --- The keys of a command.
--- @tparam table server   a node or a cluster; keeps what it learns in its field
---   `key_places`
--- @tparam number deadline by host.now()
--- @tparam table words    the command and its arguments
--- @tparam integer n      the number of words
--- @treturn[1] table the keys, perhaps none
--- @treturn[2] nil, code, detail
+---@param server table a node or a cluster; keeps what it learns in its field
+---  `key_places`
+---@param deadline number by host.now()
+---@param words table the command and its arguments
+---@param n integer the number of words
+---@return table? # the keys, perhaps none
+---@return rlock.failure? code
+---@return string? detail
 function command_keys.of(server, deadline, words, n)
   local place, code, detail =
     place_of(server, deadline, tostring(words[1]):upper())

@@ -1,7 +1,7 @@
 --- Guarded effects: commands of the user that run only while a hold lasts. One
---  script checks the hold on the server and runs them, so a holder that was
---  paused beyond its lease changes nothing. It is sent once, because the
---  commands need not be idempotent.
+--- script checks the hold on the server and runs them, so a holder that was
+--- paused beyond its lease changes nothing. It is sent once, because the
+--- commands need not be idempotent.
 
 local command_keys = require "rlock.redis.command_keys"
 local effect = require "rlock.policy.effect"
@@ -53,9 +53,10 @@ local function unfit(holds)
   end
 end
 
--- Appends the keys of the commands to those of the locks.
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- Appends the keys of the commands to those of the locks.
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 local function add_keys(keys, server, commands, deadline)
   for _, words in ipairs(commands) do
     local list, code, detail =
@@ -116,17 +117,16 @@ local function interpret(op, reply, commands)
 end
 
 --- Runs commands if the owners hold their locks on the server, atomically.
--- @tparam table holds     of locks of one kind, server and slot: array of
---   { target =, policy =, owner_name =, name = }
--- @tparam table commands  array of arrays of strings and numbers
--- @tparam number deadline by host.now()
--- @treturn[1] table the reply of each command, false for a Redis nil
--- @treturn[2] nil
--- @treturn[2] string "lost": nothing was changed; "redis": a command failed;
---   "timeout": they may have been executed; "replicas": the same, and too few
---   replicas have confirmed it; "connect", "closed", "usage": nothing was sent;
---   "cancelled"
--- @treturn[2] string detail; for "cancelled", the value to raise
+---@param holds table of locks of one kind, server and slot: array of { target
+---  =, policy =, owner_name =, name = }
+---@param commands table array of arrays of strings and numbers
+---@param deadline number by host.now()
+---@return table? # the reply of each command, false for a Redis nil
+---@return string? code # "lost": nothing was changed; "redis": a command
+---  failed; "timeout": they may have been executed; "replicas": the same, and
+---  too few replicas have confirmed it; "connect", "closed", "usage": nothing
+---  was sent; "cancelled"
+---@return string? detail # for "cancelled", the value to raise
 function effects.run(holds, commands, deadline)
   local why = unfit(holds)
   if why then return nil, "usage", why end
@@ -142,8 +142,10 @@ function effects.run(holds, commands, deadline)
         #words, MOST_WORDS)
     end
   end
+  ---@type any, any, any
   local ok, code, detail = add_keys(keys, node, commands, deadline)
   if not ok then return nil, code, detail end
+  ---@type any, any
   local reply, is_unknown
   reply, code, detail, is_unknown = remote.run(node, op, deadline,
     node.host.now(), keys, holds[1].owner_name, nil, nil, nil,

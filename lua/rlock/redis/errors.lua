@@ -129,9 +129,9 @@ local plain = {
 local unknown = row("redis", "maybe", false, false, { names = "where" })
 
 --- Rows for calls without a reply, or with one that does not count.
---  closed: the connection was lost during the call. timeout: no reply before
---  the call's deadline. connect: no connection, so nothing was sent. replicas:
---  it was executed, but too few replicas have confirmed it.
+--- closed: the connection was lost during the call. timeout: no reply before
+--- the call's deadline. connect: no connection, so nothing was sent. replicas:
+--- it was executed, but too few replicas have confirmed it.
 errors.transport = {
   closed = row("closed", "maybe", true, true),
   timeout = row("timeout", "maybe", true, true, { names = "name", advice =
@@ -142,13 +142,14 @@ errors.transport = {
 }
 
 --- Classifies a Redis error message.
---  @tparam string message as Redis sent it, without the leading "-"
---  @treturn table a row, see above; shared and read-only
+---@param message any as Redis sent it, without the leading "-"
+---@return table # a row, see above; shared and read-only
 function errors.classify(message)
   if type(message) ~= "string" then
     error("bad message: must be a string", 2)
   end
   local word, rest = message:match("^(%S+) ?(.*)$")
+  ---@cast rest string
   if word == "CLUSTERDOWN" and not rest:find "^The cluster is down" then
     return slot_down
   elseif word ~= "ERR" then
@@ -177,8 +178,8 @@ local function has_any(detail, patterns)
 end
 
 --- Is a login or a permission the reason for this failure?
---  @tparam string detail may have more text around Redis's message
---  @treturn boolean
+---@param detail any may have more text around Redis's message
+---@return boolean
 function errors.is_denied(detail) return has_any(detail, denials) end
 
 -- Failures of servers that have not answered, anywhere in a text.
@@ -188,8 +189,8 @@ local silences = {
 }
 
 --- Has a server not answered? It may be there, and answer later.
---  @tparam string detail
---  @treturn boolean
+---@param detail any
+---@return boolean
 function errors.is_silence(detail)
   return not errors.is_denied(detail) and has_any(detail, silences)
 end
@@ -208,26 +209,26 @@ local function may_be_tls(detail)
 end
 
 --- May this failure of a command of the handshake be ignored? CLIENT only names
---  the connection, but it is the first command to fail if the server accepts
---  none.
---  @tparam table command
---  @tparam string code
---  @tparam string detail
---  @treturn boolean
+--- the connection, but it is the first command to fail if the server accepts
+--- none.
+---@param command table
+---@param code string
+---@param detail any
+---@return boolean
 function errors.is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
     and errors.classify(detail).code ~= "connect"
 end
 
 --- Explains why a server does not accept the handshake (handshake.lua). Never
---  shows the password, which a server that does not know AUTH echoes. A server
---  that expects TLS closes the connection without a reply. nginx reports a
---  timeout as "timeout".
---  @tparam table options those of host.connect
---  @tparam string verb of the command that failed
---  @tparam string code
---  @tparam string detail
---  @treturn string
+--- shows the password, which a server that does not know AUTH echoes. A server
+--- that expects TLS closes the connection without a reply. nginx reports a
+--- timeout as "timeout".
+---@param options table those of host.connect
+---@param verb string of the command that failed
+---@param code string
+---@param detail any
+---@return string
 function errors.of_handshake(options, verb, code, detail)
   if detail == "timeout" then
     return detail
@@ -246,8 +247,8 @@ function errors.of_handshake(options, verb, code, detail)
 end
 
 --- Is this a passing error of a server that is there, such as LOADING or BUSY?
---  @tparam string message as for `classify`
---  @treturn boolean
+---@param message any as for `classify`
+---@return boolean
 function errors.is_passing(message)
   local class = errors.classify(message)
   return class.retry and class.code == "redis"

@@ -4,13 +4,16 @@ local NUMBER = {}
 for i = 1, 99 do NUMBER[i] = ("%d"):format(i) end
 
 --- Writes the words of an EVALSHA: the keys, the arguments up to the first nil,
---  then those of the table `extra`.
--- @tparam table words gets them
--- @tparam string sha
--- @tparam table keys  at most 99
--- @param a,b,c,d      arguments
--- @tparam[opt] table extra
--- @treturn integer the number of words
+--- then those of the table `extra`.
+---@param words table gets them
+---@param sha string
+---@param keys table at most 99
+---@param a any arguments
+---@param b any
+---@param c any
+---@param d any
+---@param extra? table
+---@return integer # the number of words
 local function evalsha(words, sha, keys, a, b, c, d, extra)
   local n = #keys
   words[1], words[2], words[3] = "EVALSHA", sha, NUMBER[n]

@@ -20,8 +20,8 @@ function expiry.is_on(node) return node.seals.mode == "time" end
 local guarded = setmetatable({}, { __mode = "k" })
 
 --- The operation to send to a node, with the prologue if it needs one.
--- @tparam table node
--- @tparam table op the result of script.compile
+---@param node table
+---@param op table the result of script.compile
 function expiry.shipped(node, op)
   if not expiry.is_on(node) then return op end
   guarded[op] = guarded[op] or require("rlock.script").with_deadline(op)
@@ -39,6 +39,7 @@ local function learn(node, deadline)
   if not micros or not (seconds >= 0 and seconds < 2^40 and micros < 2^20) then
     return nil, "redis", "ERR no time in reply to TIME"
   end
+  ---@cast seconds -nil
   node.clock = {
     connection = node.connection, read = node.host.now(),
     ms = seconds * 1000 + floor(micros / 1000),
@@ -50,10 +51,11 @@ end
 function expiry.invalidate(node) node.clock = nil end
 
 --- The deadline of a request that is given up at `deadline`.
--- @tparam table node
--- @tparam number deadline by host.now()
--- @treturn[1] string milliseconds of the server's clock
--- @treturn[2] nil, code, detail
+---@param node table
+---@param deadline number by host.now()
+---@return string? # milliseconds of the server's clock
+---@return rlock.failure? code
+---@return string? detail
 function expiry.word(node, deadline)
   local clock, code, detail = node.clock, nil, nil
   if not clock or clock.connection ~= node.connection
@@ -81,11 +83,11 @@ local function requester_of(op, keys, owner)
 end
 
 --- Records a request whose outcome is unknown.
--- @tparam table node
--- @tparam table op
--- @tparam table keys
--- @param owner its first argument
--- @tparam number deadline when it expires, by host.now()
+---@param node table
+---@param op table
+---@param keys table
+---@param owner any its first argument
+---@param deadline number when it expires, by host.now()
 function expiry.mark_in_doubt(node, op, keys, owner, deadline)
   if harmless[op.op] then return end
   local now, in_doubt = node.host.now(), node.in_doubt or {}
@@ -101,8 +103,10 @@ function expiry.mark_in_doubt(node, op, keys, owner, deadline)
 end
 
 --- Waits until all older requests of the same owner have expired.
--- @tparam number deadline by host.now()
--- @return true, or nil, code, detail
+---@param deadline number by host.now()
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function expiry.await_expiry(node, op, keys, owner, deadline)
   if op.op == "refresh" then return true end
   local host, requester = node.host, requester_of(op, keys, owner)

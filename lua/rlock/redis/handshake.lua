@@ -1,10 +1,10 @@
 --- The first commands on every connection: the login, the database, and the
---  connection's name.
+--- connection's name.
 
 local identity = require "rlock.util.identity"
 
---- @tparam table options username, password, db; connection_name, or name
--- @treturn table array of commands
+---@param options table username, password, db; connection_name, or name
+---@return table # array of commands
 return function(options)
   local commands = {}
   if options.username then

@@ -1,9 +1,9 @@
 --- One Redis server and its command connection, opened on first use and
---  reopened after a loss, with a back-off. A command in flight when the
---  connection drops fails with "closed" and is never resent here (remote.lua
---  retries operations). Nothing is sent on a connection before its lost
---  predecessors are sealed (seal.lua). With Sentinel, the server is the master
---  that the Sentinels name, if it has that role.
+--- reopened after a loss, with a back-off. A command in flight when the
+--- connection drops fails with "closed" and is never resent here (remote.lua
+--- retries operations). Nothing is sent on a connection before its lost
+--- predecessors are sealed (seal.lua). With Sentinel, the server is the master
+--- that the Sentinels name, if it has that role.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"
@@ -14,6 +14,23 @@ local singleflight = require "rlock.util.singleflight"
 local seal = require "rlock.redis.seal"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.node
+---@field on_left fun(why?: string)
+---@field host rlock.host
+---@field options table
+---@field where any
+---@field timeout_ms any
+---@field connect_ms any
+---@field singleflight any
+---@field pause any
+---@field parting any
+---@field not_before number
+---@field opened number
+---@field shas table
+---@field unanswered any
+---@field dedicated table
+---@field sentinel any
+---@field seals any
 local node = {}
 node.__index = node
 
@@ -73,9 +90,9 @@ function node:each(fn) fn(self) end
 -- connecting -----------------------------------------------------------------
 
 --- Hooks, functions of the node. `on_lost`: its connection was lost or left.
---  `on_left`: the master that Sentinel named is left. `on_replaced`: after
---  reconnecting, the server is another one, or was restarted. The last two get
---  a reason.
+--- `on_left`: the master that Sentinel named is left. `on_replaced`: after
+--- reconnecting, the server is another one, or was restarted. The last two get
+--- a reason.
 function node.on_lost() end
 function node.on_left() end
 function node.on_replaced() end
@@ -88,12 +105,13 @@ function node:report(level, event, message, fields)
 end
 
 --- Opens a connection to this server.
--- @tparam function lost    called with a detail when the connection drops
--- @tparam[opt] function message for a subscriber: called with kind, channel,
---   payload
--- @tparam[opt] boolean is_single a connection for the calling task, which may
---   be silent; in nginx not a pool
--- @return connection, or nil, code, detail
+---@param lost function called with a detail when the connection drops
+---@param message? function for a subscriber: called with kind, channel, payload
+---@param is_single? boolean a connection for the calling task, which may be
+---  silent; in nginx not a pool
+---@return any # connection
+---@return rlock.failure? code
+---@return string? detail
 function node:open(lost, message, is_single)
   local options, commands = self.options, handshake(self.options)
   local sentinel, at = self.sentinel, options
@@ -223,8 +241,8 @@ local function connect(self)
 end
 
 --- Stops using a connection. Its unanswered requests are sealed before anything
---  is sent on the next connection.
--- @tparam table connection
+--- is sent on the next connection.
+---@param connection table
 function node:forget(connection)
   self.connection = nil
   self.seals:lost(connection.identity)
@@ -256,11 +274,11 @@ function node:move(why)
 end
 
 --- Drops a connection. The next request opens another, perhaps to another
---  server. The back-off grows until a connection lasts.
--- @tparam table connection ignored if it is not the current one
--- @tparam string why for messages; requests in flight fail with it
--- @tparam[opt="connect"] string code  "redis" if `why` is an error of the
---   server. Requests that find no other connection in time return it
+--- server. The back-off grows until a connection lasts.
+---@param connection table ignored if it is not the current one
+---@param why string for messages; requests in flight fail with it
+---@param code? string "redis" if `why` is an error of the server. Requests that
+---  find no other connection in time return it; default: "connect"
 function node:leave(connection, why, code)
   if self.connection ~= connection then return end
   local now = self.host.now()
@@ -276,10 +294,10 @@ function node:leave(connection, why, code)
 end
 
 --- Handles a failed request: leaves a server that reports itself unusable, such
---  as a primary that became a replica.
--- @param connection the connection of the request
--- @tparam string|nil code   of the failure
--- @param detail
+--- as a primary that became a replica.
+---@param connection any the connection of the request
+---@param code? string of the failure
+---@param detail any
 function node:handle(connection, code, detail)
   if code == "redis" and errors.classify(detail).node_down then
     self:leave(connection, detail, code)
@@ -287,8 +305,10 @@ function node:handle(connection, code, detail)
 end
 
 --- The command connection; opens it if there is none.
--- @tparam number deadline by host.now()
--- @return connection, or nil, code, detail
+---@param deadline number by host.now()
+---@return any # connection
+---@return string? code
+---@return string? detail
 function node:connect(deadline)
   if self.connection then return self.connection end
   if self.is_closed then return nil, "closed", "the client was closed" end
@@ -303,8 +323,8 @@ function node:connect(deadline)
 end
 
 --- Sends a command that kills a long-running script. A busy server answers no
---  CLIENT KILL, so this command does not wait for sealing.
--- @return as `call`
+--- CLIENT KILL, so this command does not wait for sealing.
+---@return any ... # as `call`
 function node:interrupt(deadline, words, n)
   local connection, code, detail = self:connect(deadline)
   connection = connection or self.unready
@@ -324,13 +344,14 @@ local function connection_for(self, deadline)
 end
 
 --- Sends one command.
--- @tparam number deadline by host.now()
--- @tparam table words the command and its arguments
--- @tparam integer n    the number of words
--- @return the reply, false for a Redis nil; or nil
--- @treturn string|nil code "redis", "timeout", "closed", "connect", "cancelled"
--- @return detail; for "cancelled", the value to raise
--- @treturn number|nil when it was sent, by host.now()
+---@param deadline number by host.now()
+---@param words table the command and its arguments
+---@param n integer the number of words
+---@return any # the reply, false for a Redis nil; or nil
+---@return any # "redis", "timeout", "closed",
+---  "connect", "cancelled"
+---@return any detail # for "cancelled", the value to raise
+---@return any # when it was sent, by host.now()
 function node:call(deadline, words, n)
   local connection, ms, sent = connection_for(self, deadline)
   if not connection then return nil, ms, sent end
@@ -340,22 +361,22 @@ function node:call(deadline, words, n)
 end
 
 --- Sends a command to the node that imports the slot of its keys, after the
---  redirection ASK. Arguments and results as for `call`.
+--- redirection ASK. Arguments and results as for `call`.
 function node:ask(deadline, words)
   local replies, codes, details, sent =
     self:pipeline(deadline, { { "ASKING" }, words })
   if not replies then return nil, codes, details end
+  ---@cast details -nil
   return replies[2], codes[2], details[2], sent
 end
 
 --- Sends several commands in a pipeline.
--- @tparam number deadline by host.now()
--- @tparam table commands array of arrays
--- @treturn[1] table replies; where one is nil, codes and details say why
--- @treturn[1] table codes
--- @treturn[1] table details
--- @treturn[1] number when they were sent
--- @treturn[2] nil, code, detail when there is no connection
+---@param deadline number by host.now()
+---@param commands table array of arrays
+---@return table? # replies; where one is nil, codes and details say why
+---@return any # codes
+---@return table|string | nil # details; detail; when there is no connection
+---@return any # when they were sent
 function node:pipeline(deadline, commands)
   local connection, ms, sent = connection_for(self, deadline)
   if not connection then return nil, ms, sent end
@@ -367,10 +388,12 @@ function node:pipeline(deadline, commands)
 end
 
 --- Loads a script, and keeps its sha.
--- @param script    the key of the sha in `shas`
--- @tparam string text
--- @tparam number deadline by host.now()
--- @return sha, or nil, code, detail
+---@param script any the key of the sha in `shas`
+---@param text string
+---@param deadline number by host.now()
+---@return any # sha
+---@return any code
+---@return string? detail
 function node:load(script, text, deadline)
   local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse
   local sha, code, detail = self:call(deadline, { "SCRIPT", "LOAD", text }, 3)

@@ -1,10 +1,10 @@
 --- Release requests in Redis: messages on a channel named after the lock's key,
---  in the same slot. A holder subscribes to it only while it has a callback.
---  The channel is separate, so Redisson and the hand-over of a lock are not
---  affected. Both sides of a read/write lock share one channel.
---    rlock_release_request:{key}     "<id> <reason>"
---    rlock_release_request:N:{key}   in the database N, because channels are
---                                    shared by all databases
+--- in the same slot. A holder subscribes to it only while it has a callback.
+--- The channel is separate, so Redisson and the hand-over of a lock are not
+--- affected. Both sides of a read/write lock share one channel.
+---   rlock_release_request:{key}     "<id> <reason>"
+---   rlock_release_request:N:{key}   in the database N, because channels are
+---                                   shared by all databases
 
 local naming = require "rlock.naming"
 local policies = require "rlock.policy"
@@ -23,9 +23,11 @@ local function channel_of(target)
   return naming.prefix(prefix, target[1])
 end
 
--- Is the lock, or the other side of a read/write lock, held? A kind without
--- `peek` counts as held.
--- @return a boolean; or nil, code, detail
+--- Is the lock, or the other side of a read/write lock, held? A kind without
+--- `peek` counts as held.
+---@return any # a boolean
+---@return rlock.failure? code
+---@return string? detail
 local function is_held(target, deadline)
   local own, node = target.policy, target.server.node
   for _, policy in ipairs { own, own.peer and policies.load(own.peer) } do
@@ -42,12 +44,13 @@ local function is_held(target, deadline)
 end
 
 --- Sends a request.
--- @tparam table target
--- @tparam number deadline by host.now()
--- @tparam string request
--- @treturn[1] integer the number of clients that have a callback for it
--- @treturn[1] boolean if there are none: whether the lock is held
--- @treturn[2] nil, code, detail
+---@param target table
+---@param deadline number by host.now()
+---@param request string
+---@return number? # the number of clients that have a callback for it
+---@return any # if there are none: whether the
+---  lock is held
+---@return string? detail
 function release_requests.ask(target, deadline, request)
   op = op or require("rlock.script").compile("release_request", "ask",
     release_request.ask)
@@ -75,10 +78,10 @@ local function notify(event, channel, request)
 end
 
 --- Calls heard(request) for each request, outside of any task.
--- @tparam table target
--- @tparam string _ the owner name of the holder
--- @tparam function heard
--- @treturn function stops listening
+---@param target table
+---@param _ string the owner name of the holder
+---@param heard function
+---@return function # stops listening
 function release_requests.listen(target, _, heard)
   local server, name = target.server, channel_of(target)
   local all = server.asked or {}                -- name -> channel

@@ -1,6 +1,6 @@
 --- Runs a policy's operation on a node; loads its script there. Operations are
---  idempotent, so a request whose outcome is unknown is retried until its
---  deadline.
+--- idempotent, so a request whose outcome is unknown is retried until its
+--- deadline.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"
@@ -19,7 +19,7 @@ local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5
 local AT_ONCE = 6
 
 --- Seconds. That a shorter attempt had no reply says less than the failure
---  before it.
+--- before it.
 local BRIEF = 0.1
 
 local max, min = math.max, math.min
@@ -37,7 +37,9 @@ local function load_script(node, op)
 end
 
 --- The operation's sha on this node; loads the script if necessary.
--- @return sha, or nil, code, detail
+---@return any # sha
+---@return rlock.failure? code
+---@return string? detail
 function remote.sha(node, op, deadline)
   op = expiry.shipped(node, op)
   local sha = node.shas[op]
@@ -52,11 +54,11 @@ function remote.sha(node, op, deadline)
 end
 
 --- Drops the cached script or clock offset that a failure reports as outdated,
---  so that the next use fetches it.
--- @tparam table node
--- @tparam table op
--- @tparam table|nil class of the failure, see errors.lua
--- @treturn boolean whether it is such a failure
+--- so that the next use fetches it.
+---@param node table
+---@param op table
+---@param class? table of the failure, see errors.lua
+---@return boolean # whether it is such a failure
 function remote.forget(node, op, class)
   local what = class and class.forget
   if what == "script" then node.shas[expiry.shipped(node, op)] = nil end
@@ -120,27 +122,28 @@ end
 local UNKNOWN = ("0"):rep(40)           -- matches no script
 
 --- The operation's sha on this node, for a request in a pipeline. Does not
---  wait: without `ready`, the server may answer NOSCRIPT.
--- @tparam table node
--- @tparam table op
+--- wait: without `ready`, the server may answer NOSCRIPT.
+---@param node table
+---@param op table
 function remote.known_sha(node, op)
   return node.shas[expiry.shipped(node, op)] or UNKNOWN
 end
 
 --- Does `ready` certainly not wait?
--- @tparam table node
--- @tparam table op
+---@param node table
+---@param op table
 function remote.is_ready(node, op)
   return node.shas[op] ~= nil and not expiry.is_on(node)
 end
 
 --- Prepares a node for an operation's requests in a pipeline. May wait. The
---  arguments are as for `run`.
--- @tparam table node
--- @tparam table op
--- @tparam number deadline
--- @treturn[1] string the word for `command`: the deadline, or ""
--- @treturn[2] nil, code, detail
+--- arguments are as for `run`.
+---@param node table
+---@param op table
+---@param deadline number
+---@return string? # the word for `command`: the deadline, or ""
+---@return rlock.failure? code
+---@return string? detail
 function remote.ready(node, op, deadline)
   local sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
@@ -149,10 +152,10 @@ function remote.ready(node, op, deadline)
 end
 
 --- A request for a pipeline, see `known_sha`.
--- @tparam table node
--- @tparam table op
--- @tparam string word  from `ready`
--- @treturn table the command
+---@param node table
+---@param op table
+---@param word string from `ready`
+---@return table # the command
 function remote.command(node, op, word, keys, a, b, c, d)
   local words = {}
   local n = evalsha(words, remote.known_sha(node, op), keys, a, b, c, d)
@@ -181,9 +184,9 @@ local function send_guarded(node, call, op, deadline, keys, a, b, c, d, extra)
   return reply, code, detail, sent
 end
 
--- Sends a request once.
--- @tparam function call node.call, or one with the same arguments
--- @return as node:call
+--- Sends a request once.
+---@param call function node.call, or one with the same arguments
+---@return any ... # as node:call
 local function send(node, call, op, deadline, keys, a, b, c, d, extra)
   local ok, code, detail = node:connect(deadline)
   if not ok then return nil, code, detail end
@@ -211,11 +214,11 @@ local function load_replicas()                           -- on first use
 end
 
 --- The dedicated connection for an owner's requests, which replicas must
---  confirm.
--- @tparam table node
--- @tparam table keys with the field `replicas`
--- @tparam string owner
--- @treturn table see replicas.connection
+--- confirm.
+---@param node table
+---@param keys table with the field `replicas`
+---@param owner string
+---@return table # see replicas.connection
 function remote.dedicated(node, keys, owner)
   return load_replicas().connection(node, keys.replicas, owner)
 end
@@ -232,9 +235,9 @@ local function caller(node, op, keys, owner)
   end
 end
 
--- Finds the node of the keys and sends a request once.
--- @tparam[opt] table asked the node that ASK named, for this request only
--- @return the node; then as node:call
+--- Finds the node of the keys and sends a request once.
+---@param asked? table the node that ASK named, for this request only
+---@return any ... # the node; then as node:call
 local function find_and_send(server, asked, op, deadline, keys, ...)
   if asked and not keys.replicas then
     return asked, send(asked, asked.ask, op, deadline, keys, ...)
@@ -245,11 +248,11 @@ local function find_and_send(server, asked, op, deadline, keys, ...)
     send(node, caller(node, op, keys, ...), op, deadline, keys, ...)
 end
 
--- Waits before a retry.
--- @tparam table|false pause  a back-off; false: retry at once
--- @treturn boolean|nil whether there is time for a retry
--- @treturn[opt] string "cancelled"
--- @return[opt] the value to raise
+--- Waits before a retry.
+---@param pause table|false a back-off; false: retry at once
+---@return boolean? # whether there is time for a retry
+---@return string? # "cancelled"
+---@return any # the value to raise
 local function rest(host, pause, deadline)
   local left = deadline - host.now()
   if pause and left > 0 then
@@ -259,10 +262,10 @@ local function rest(host, pause, deadline)
   return host.now() < deadline
 end
 
--- What to do after a failure.
--- @treturn boolean whether a retry may succeed
--- @treturn boolean whether it should follow at once
--- @treturn table|nil the node for a single retry, after ASK
+--- What to do after a failure.
+---@return boolean # whether a retry may succeed
+---@return boolean # whether it should follow at once
+---@return table? # the node for a single retry, after ASK
 local function next_step(server, node, class, detail)
   if class.redirects and server.redirect then
     local target, is_once = server:redirect(detail, node)
@@ -272,13 +275,13 @@ local function next_step(server, node, class, detail)
   return class.retry, class.pause == false
 end
 
--- The failure to report: a time-out of the last attempt may say less than an
--- earlier failure.
--- @tparam table known  of earlier attempts: `replicas` and `redis`, with why
--- @tparam boolean is_brief  whether the last attempt was short, or not sent
--- @tparam string where  the server
--- @tparam number limit  of the request, in seconds
--- @return code, why
+--- The failure to report: a time-out of the last attempt may say less than an
+--- earlier failure.
+---@param known table of earlier attempts: `replicas` and `redis`, with why
+---@param is_brief boolean whether the last attempt was short, or not sent
+---@param where string the server
+---@param limit number of the request, in seconds
+---@return any ... # code, why
 local function reported(code, why, known, is_brief, where, limit)
   if code == "timeout" and known.replicas then
     return "replicas", known.replicas
@@ -288,8 +291,8 @@ local function reported(code, why, known, is_brief, where, limit)
   return code, why or ("%s: no time left, of %.2g s"):format(where, limit)
 end
 
--- Retries an operation while that may succeed.
--- @tparam number now when the first attempt began, by host.now()
+--- Retries an operation while that may succeed.
+---@param now number when the first attempt began, by host.now()
 local function again(server, node, op, deadline, now, code, detail, keys, ...)
   local host, may_be_applied, hurried = server.host, false, 0
   local known, sent = {}, now
@@ -303,12 +306,14 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
     if class.retry and not class.forget then
       known[class.code or code] = why
     end
+    ---@type any, any, any
     local goes_on, at_once, asked = next_step(server, node, class, detail)
     if op.is_once and class.applied ~= "no" then goes_on = false end
     if at_once then hurried = hurried + 1 end
     if goes_on and server.is_closed then
       return nil, "closed", "the client was closed", may_be_applied
     end
+    ---@type any, any
     local cancelled, unwind
     if goes_on then
       local least = code == "replicas" and keys.replicas.ms / 1000 or 0
@@ -334,20 +339,22 @@ local function again(server, node, op, deadline, now, code, detail, keys, ...)
 end
 
 --- Runs an operation.
--- @tparam table server   a node or a cluster
--- @tparam table op       a compiled server function (script.lua); with the
---   field `is_once`, it is not retried if it may have been applied
--- @tparam number deadline by host.now()
--- @tparam number now     by host.now()
--- @tparam table keys     at most 99; its field `replicas`: see
---   replicas.connection
--- @param a,b,c,d         arguments, up to the first nil
--- @tparam[opt] table extra more arguments
--- @return the reply, or nil
--- @treturn string|nil why there is none: a code of errors.lua, or "cancelled"
--- @return its detail; for "cancelled", the value to raise
--- @treturn boolean whether a request that failed may have been applied
--- @treturn number|nil when the answered request was sent, by host.now()
+---@param server table a node or a cluster
+---@param op table a compiled server function (script.lua); with the field
+---  `is_once`, it is not retried if it may have been applied
+---@param deadline number by host.now()
+---@param now number by host.now()
+---@param keys table at most 99; its field `replicas`: see replicas.connection
+---@param a any arguments, up to the first nil
+---@param b any
+---@param c any
+---@param d any
+---@param extra? table more arguments
+---@return any # the reply, or nil
+---@return string? # why there is none: a code of errors.lua, or "cancelled"
+---@return any # its detail; for "cancelled", the value to raise
+---@return boolean # whether a request that failed may have been applied
+---@return number? # when the answered request was sent, by host.now()
 function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
   local node, connection = server, server.connection
   if not connection then                                -- as in a cluster
@@ -375,9 +382,9 @@ function remote.run(server, op, deadline, now, keys, a, b, c, d, extra)
     extra)
 end
 
--- The words of an operation's posted requests on a target: all but the
--- arguments are the same each time. `at` is the index of the first of these.
--- @treturn table nil if the request cannot be posted
+--- The words of an operation's posted requests on a target: all but the
+--- arguments are the same each time. `at` is the index of the first of these.
+---@return table? # nil if the request cannot be posted
 local function words_of(target, connection, name)
   local op, node = target.ops[name], target.node
   local sha = node.shas[op]
@@ -392,13 +399,15 @@ local function words_of(target, connection, name)
 end
 
 --- Sends a request once, without waiting for its reply.
--- @tparam table target   see backend.lua; not of a cluster
--- @tparam string name    of an operation of a lock, with three arguments
--- @tparam table receiver gets the reply, see the host contract
--- @tparam number deadline by host.now()
--- @tparam number now      by host.now()
--- @param a,b,c           the arguments
--- @treturn boolean whether it was sent; else use `run`
+---@param target table see backend.lua; not of a cluster
+---@param name string of an operation of a lock, with three arguments
+---@param receiver table gets the reply, see the host contract
+---@param deadline number by host.now()
+---@param now number by host.now()
+---@param a any the arguments
+---@param b any
+---@param c any
+---@return boolean # whether it was sent; else use `run`
 function remote.post(target, name, receiver, deadline, now, a, b, c)
   local node, posts = target.node, target.posts
   local connection, words = node.connection, posts and posts[name]
@@ -416,13 +425,14 @@ function remote.post(target, name, receiver, deadline, now, a, b, c)
 end
 
 --- Goes on with a request that was posted and has failed, as `run` would.
--- @tparam table node
--- @tparam table connection of the request
--- @tparam table op
--- @tparam number deadline  by host.now()
--- @tparam number now       when it was sent
--- @param code, detail      of the failure
--- @return as `run`
+---@param node table
+---@param connection table of the request
+---@param op table
+---@param deadline number by host.now()
+---@param now number when it was sent
+---@param code any of the failure
+---@param detail any
+---@return any ... # as `run`
 function remote.retry(node, connection, op, deadline, now, code, detail, keys,
     ...)
   node:handle(connection, code, detail)

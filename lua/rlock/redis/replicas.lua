@@ -12,6 +12,12 @@ local slot = require "rlock.redis.slot"
 
 local replicas = {}
 
+---@class rlock.redis.replicas.Dedicated
+---@field node any
+---@field host rlock.host
+---@field wanted any
+---@field queue table
+---@field where any
 local Dedicated = {}
 Dedicated.__index = Dedicated
 
@@ -30,10 +36,11 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 -- how many -------------------------------------------------------------------
 
--- Counts the node's replicas, now and then. The number never falls: it includes
--- disconnected ones, or else a lone primary would confirm everything.
--- @treturn[1] boolean true: their number is known
--- @treturn[2] nil, code, detail
+--- Counts the node's replicas, now and then. The number never falls: it
+--- includes disconnected ones, or else a lone primary would confirm everything.
+---@return boolean? # true: their number is known
+---@return rlock.failure? code
+---@return string? detail
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return true end
@@ -42,7 +49,8 @@ local function count(node, connection)
   local connected = tostring(text):match("connected_slaves:(%d+)")
   if connected then
     node.counted = now
-    node.replicas = max(node.replicas or 0, tonumber(connected))
+    node.replicas = max(node.replicas or 0,
+      tonumber(connected) --[[@as number]])
   elseif not node.replicas then
     return nil, code or "redis", (detail or "ERR no connected_slaves in INFO")
       .. " (INFO replication, for replicas = \"all\" or \"majority\": give a "
@@ -52,9 +60,9 @@ local function count(node, connection)
 end
 
 --- How many replicas must confirm.
--- @tparam table node
--- @param wanted a number; "all"; or "majority", which counts the primary
--- @treturn integer
+---@param node table
+---@param wanted any a number; "all"; or "majority", which counts the primary
+---@return integer
 function replicas.needed(node, wanted)
   local all = node.replicas or 0
   if wanted == "all" then return max(all, 1) end
@@ -74,9 +82,9 @@ local function hash(owner)
 end
 
 --- The dedicated connection of an owner.
--- @tparam table node
--- @tparam table wanted  { count = as for `needed`, ms = how long to wait }
--- @param owner
+---@param node table
+---@param wanted table { count = as for `needed`, ms = how long to wait }
+---@param owner any
 function replicas.connection(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
   local dedicated = node.dedicated[name]
@@ -122,7 +130,7 @@ function Dedicated:forget()
 end
 
 --- Closes the connection.
--- @tparam[opt] string why
+---@param why? string
 function Dedicated:leave(why)
   local connection = self.connection
   self:forget()
@@ -138,13 +146,13 @@ local function confirmed_in(batch)
   end
 end
 
--- The commands of a batch; MARK and WAIT follow those to be confirmed.
--- @tparam table self
--- @tparam table batch
--- @tparam string|nil sha of MARK
--- @tparam integer ms for WAIT; 0 would block indefinitely
--- @treturn table
--- @treturn integer|nil the index of WAIT
+--- The commands of a batch; MARK and WAIT follow those to be confirmed.
+---@param self table
+---@param batch table
+---@param sha? string of MARK
+---@param ms integer for WAIT; 0 would block indefinitely
+---@return table
+---@return integer? # the index of WAIT
 local function commands_of(self, batch, sha, ms)
   local commands, confirmed = {}, confirmed_in(batch)
   for i, request in ipairs(batch) do commands[i] = request.words end
@@ -164,9 +172,10 @@ local function unconfirmed_by(self)
     replicas.needed(self.node, self.wanted.count))
 end
 
--- Does WAIT, for `ms`, confirm the batch?
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- Does WAIT, for `ms`, confirm the batch?
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 local function confirmation(self, ms, last, replies, codes, details)
   if replies[last - 1] == nil then
     self.node.shas[MARK] = nil           -- the server may have lost the script
@@ -352,18 +361,18 @@ replicas.direct = { peek = true, count = true, refresh = true }
 replicas.unconfirmed = { release = true, leave = true }
 
 --- Sends one command, as node:call.
--- @tparam number deadline by host.now(), also for the confirmation
--- @tparam table words  not to be modified afterwards
--- @tparam boolean is_confirmed whether replicas must have it
--- @tparam[opt] boolean is_once whether it is not retried
--- @return as node:call; the code is "replicas" if it was executed, but too few
---   replicas have confirmed it
+---@param deadline number by host.now(), also for the confirmation
+---@param words table not to be modified afterwards
+---@param is_confirmed boolean whether replicas must have it
+---@param is_once? boolean whether it is not retried
+---@return any # as node:call; the code is "replicas" if it was executed, but
+---  too few replicas have confirmed it
 function Dedicated:call(deadline, words, is_confirmed, is_once)
   return result(self, enqueue(self, deadline, words, is_confirmed, is_once))
 end
 
 --- Sends several commands, as node:pipeline.
--- @tparam[opt] boolean is_final they need no confirmation
+---@param is_final? boolean they need no confirmation
 function Dedicated:pipeline(deadline, commands, is_final)
   local requests, replies, codes, details = {}, {}, {}, {}
   for i, words in ipairs(commands) do

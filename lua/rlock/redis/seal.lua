@@ -7,6 +7,12 @@
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
 
+---@class rlock.redis.seal
+---@field node any
+---@field mode any
+---@field pending table
+---@field probed table
+---@field tests table
 local seal = {}
 seal.__index = seal
 
@@ -19,14 +25,14 @@ local GRACE = 5          -- seconds for the reply to a killed connection
 local NOBODY = "9223372036854775807"     -- a client id that no connection has
 
 --- The commands that identify a connection. CLIENT KILL tests its permission:
---  a request that is sent before a refusal is known cannot be sealed. INFO
---  replication has the role and the replication id, which changes when the
---  server copies another one's data; the run_id does not.
+--- a request that is sent before a refusal is known cannot be sealed. INFO
+--- replication has the role and the replication id, which changes when the
+--- server copies another one's data; the run_id does not.
 seal.queries = { { "CLIENT", "ID" }, { "INFO", "server" },
   { "CLIENT", "KILL", "ID", NOBODY }, { "INFO", "replication" } }
 
 --- Returns the role where INFO is forbidden. May be the last command of the
---  handshake.
+--- handshake.
 seal.hello = { "HELLO", "2", is_optional = true }
 
 -- Is this a permanent error: no permission, or not supported?
@@ -45,9 +51,9 @@ local function role_of(replication, hello)
 end
 
 --- Why the server lacks the required role, or nil.
--- @tparam table|nil identity nil: unknown
--- @tparam table options those of host.connect: `role`, "master" or nil
--- @treturn string|nil
+---@param identity? table nil: unknown
+---@param options table those of host.connect: `role`, "master" or nil
+---@return string?
 function seal.wrong(identity, options)
   if not options.role or not identity then return nil end
   local role = identity.role
@@ -58,13 +64,14 @@ function seal.wrong(identity, options)
 end
 
 --- A connection's identity, from the replies to `queries`.
--- @tparam table replies
--- @tparam table codes
--- @tparam table details
--- @tparam integer first the index of the first of these replies
--- @treturn[1] table identity: id; or `refused`, a detail; and, if known,
---   run_id, role, replication (an id)
--- @treturn[2] nil, code, detail: retry later
+---@param replies table
+---@param codes table
+---@param details table
+---@param first integer the index of the first of these replies
+---@return table? # identity: id; or `refused`, a detail; and, if known, run_id,
+---  role, replication (an id)
+---@return rlock.failure? code
+---@return string? detail # retry later
 function seal.identity(replies, codes, details, first)
   for i = first, first + 1 do
     if replies[i] == nil
@@ -95,12 +102,13 @@ function seal.identity(replies, codes, details, first)
 end
 
 --- Sends the handshake, and queries the connection's identity.
--- @tparam table options those of host.connect: `handshake`, `role`
--- @tparam function exchange commands -> replies, codes, details
--- @treturn[1] table identity
--- @treturn[2] nil, code, detail; "refused": the server lacks the role
--- @treturn[2] boolean false: the connection can still be used, once its
---   identity is known
+---@param options table those of host.connect: `handshake`, `role`
+---@param exchange function commands -> replies, codes, details
+---@return table? # identity
+---@return rlock.failure? code
+---@return string? detail # "refused": the server lacks the role
+---@return boolean? # false: the connection can still be used, once its identity
+---  is known
 function seal.handshake(options, exchange)
   local handshake, commands = options.handshake or {}, {}
   local n = #handshake
@@ -120,8 +128,8 @@ function seal.handshake(options, exchange)
   return identity, code, detail, options.role ~= nil
 end
 
---- @tparam table node
--- @tparam string mode "kill", or "time": requests carry a deadline
+---@param node? table
+---@param mode string "kill", or "time": requests carry a deadline
 function seal.new(node, mode)
   return setmetatable({
     node = node, mode = mode, pending = {}, probed = {},
@@ -137,7 +145,7 @@ local function remove(pending, is)
 end
 
 --- Records a lost connection.
--- @tparam table|nil identity
+---@param identity? table
 function seal:lost(identity)
   local pending = self.pending
   if not identity or not identity.id or self.mode ~= "kill" then return end
@@ -150,7 +158,7 @@ function seal:lost(identity)
 end
 
 --- Must anything be killed before this server is sent a request?
--- @tparam string|nil run_id
+---@param run_id? string
 function seal:is_pending(run_id)
   for _, identity in ipairs(self.pending) do
     if identity.run_id == run_id then return true end
@@ -163,7 +171,7 @@ local function kill(identity)
 end
 
 --- Falls back to requests with a deadline, because CLIENT KILL does not work.
--- @tparam string why
+---@param why string
 function seal:refuse(why)
   if self.mode ~= "kill" then return end
   self.mode, self.why, self.pending = "time", why, {}
@@ -175,10 +183,11 @@ function seal:refuse(why)
 end
 
 --- Seals the lost connections of this server.
--- @tparam table identity    of the connection that `exchange` uses
--- @tparam function exchange commands -> replies, codes, details
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail: something is still pending
+---@param identity table of the connection that `exchange` uses
+---@param exchange function commands -> replies, codes, details
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail # something is still pending
 function seal:kill_pending(identity, exchange)
   if identity.refused then self:refuse(identity.refused) end
   local victims, commands = {}, {}
@@ -210,8 +219,8 @@ end
 
 -- the probe -------------------------------------------------------------------
 
--- Opens a connection for the test, to this run of the server.
--- @return it, or nil
+--- Opens a connection for the test, to this run of the server.
+---@return any # it, or nil
 local function open(node, run_id)
   local connection = node:open(function() end, nil, true)
   local identity = connection and connection.identity
@@ -221,11 +230,11 @@ local function open(node, run_id)
   if connection then connection:close() end
 end
 
--- Kills a connection by its id over another one, then sends a command on it. An
--- answer shows that a proxy keeps the connection open. Silence shows nothing:
--- the end of the connection may be lost.
--- @treturn boolean|nil whether the kill ended it; nil: unknown
--- @treturn string why not, if false
+--- Kills a connection by its id over another one, then sends a command on it.
+--- An answer shows that a proxy keeps the connection open. Silence shows
+--- nothing: the end of the connection may be lost.
+---@return any ... # whether the kill ended it; nil: unknown; and why not, if
+---  false
 local function is_killed(killer, victim)
   local words, ping = kill(victim.identity), { "PING" }
   local reply, code, detail = killer:send(GRACE * 1000, words, #words)
@@ -257,6 +266,7 @@ end
 -- Tests the server until there is a result. Runs as a background task.
 local function run_probe(self, run_id)
   local node, verdict, why = self.node, nil, nil
+  ---@type any, any
   local host, seconds = node.host, SETTLE
   local pauses = backoff.new(SETTLE, LAST_PAUSE, host.random_number)
   local close = host.event()
@@ -276,8 +286,8 @@ local function run_probe(self, run_id)
 end
 
 --- Tests in the background, once for each server, whether one connection can
---  kill another: a proxy may answer CLIENT itself.
--- @tparam table identity of a connection to the server
+--- kill another: a proxy may answer CLIENT itself.
+---@param identity table of a connection to the server
 function seal:probe(identity)
   local run_id, probed = identity.run_id, self.probed
   if self.mode ~= "kill" or not run_id or probed[run_id] ~= nil then return end

@@ -15,6 +15,18 @@ local naming = require "rlock.naming"
 local singleflight = require "rlock.util.singleflight"
 local url = require "rlock.redis.url"
 
+---@class rlock.redis.sentinel
+---@field host rlock.host
+---@field master any
+---@field moved any
+---@field list table
+---@field options table
+---@field singleflight any
+---@field pause any
+---@field epoch any
+---@field address any
+---@field is_suspect boolean
+---@field number number
 local sentinel = {}
 sentinel.__index = sentinel
 
@@ -28,11 +40,11 @@ local FIRST_PAUSE, LAST_PAUSE = 0.1, 2
 
 local unpack = table.unpack or unpack
 
---- @tparam table host
--- @tparam table options those of node.new: sentinels (list of host and port),
---   master, connect_timeout, name, tls, pool, and sentinel (their own username,
---   password, tls)
--- @tparam function moved called with a text when the address changes
+---@param host table
+---@param options table those of node.new: sentinels (list of host and port),
+---  master, connect_timeout, name, tls, pool, and sentinel (their own username,
+---  password, tls)
+---@param moved function called with a text when the address changes
 function sentinel.new(host, options, moved)
   local own = options.sentinel or {}
   local self = setmetatable({
@@ -58,7 +70,7 @@ function sentinel.new(host, options, moved)
 end
 
 --- The Sentinels and the master, for messages.
--- @tparam table options those of `new`
+---@param options table those of `new`
 function sentinel.show(options)
   return ("%s (Sentinel %s)"):format(options.master,
     url.hosts(options.sentinels))
@@ -141,10 +153,10 @@ local function names_of(self, connection)
   return names[1] and table.concat(names, ", ") or "none"
 end
 
--- Queries a Sentinel. A failover may come between two of the commands. So the
--- epoch is asked for before the address: a new address with an old epoch is
--- corrected by the next answer, but an old address with the new epoch is not.
--- @return as `ask`
+--- Queries a Sentinel. A failover may come between two of the commands. So the
+--- epoch is asked for before the address: a new address with an old epoch is
+--- corrected by the next answer, but an old address with the new epoch is not.
+---@return any ... # as `ask`
 local function converse(self, connection)
   local replies, codes, details = connection:pipeline(self.options.ms, {
     { "SENTINEL", "MASTER", self.master },
@@ -158,11 +170,10 @@ local function converse(self, connection)
     naming.show(self.master), names_of(self, connection)), true
 end
 
--- Queries one Sentinel.
--- @treturn[1] table answer: address, epoch, total (of Sentinels), others, who
--- @treturn[2] nil
--- @treturn[2] string why not
--- @treturn[2] boolean whether it answered that it does not know the master
+--- Queries one Sentinel.
+---@return table? # answer: address, epoch, total (of Sentinels), others, who
+---@return string? code # why not
+---@return boolean? # whether it answered that it does not know the master
 local function ask(self, at)
   local connection, _, detail = open(self, at)
   if not connection then return nil, explained(detail) end
@@ -246,9 +257,12 @@ local function decide(self, answers, faults, is_unknown)
     table.concat(faults, "; "))
 end
 
--- Queries the Sentinels in turn until an answer is accepted.
--- @return the current address; or nil, "connect", detail
+--- Queries the Sentinels in turn until an answer is accepted.
+---@return any # the current address
+---@return rlock.failure? code # "connect"
+---@return string? detail
 local function query_all(self)
+  ---@type any, any, any
   local answers, faults, is_unknown = {}, {}, false
   for _, at in ipairs { unpack(self.list) } do      -- which `listen` rotates
     local answer, why, unknown = ask(self, at)
@@ -266,15 +280,16 @@ local function query_all(self)
 end
 
 --- Queries the Sentinels for the master's address.
--- @tparam number deadline by host.now()
--- @treturn[1] table host and port
--- @treturn[2] nil, code, detail
+---@param deadline number by host.now()
+---@return table? # host and port
+---@return rlock.failure? code
+---@return string? detail
 function sentinel:locate(deadline)
   return self.singleflight:join("locate", deadline, query_all, self)
 end
 
 --- Reports that no connection to an address could be made.
--- @tparam table address from `locate`
+---@param address table from `locate`
 function sentinel:suspect(address)
   if address == self.address then self.is_suspect = true end
 end

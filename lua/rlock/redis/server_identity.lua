@@ -1,6 +1,6 @@
 --- The identity of the servers of red locks. Each new connection identifies its
---  server: this detects two clients of one server, and a restarted server that
---  has lost its grants.
+--- server: this detects two clients of one server, and a restarted server that
+--- has lost its grants.
 
 local server_identity = {}
 
@@ -64,8 +64,8 @@ end
 function server_identity.at(connection) return identities[connection] end
 
 --- The server's identity, if `identify` has run on its current connection.
--- @tparam table node
--- @treturn table|nil as `identify` returns it
+---@param node table
+---@return table? # as `identify` returns it
 function server_identity.of(node)
   return node.connection and identities[node.connection]
 end
@@ -83,10 +83,11 @@ local function mark_shared(node, new)
 end
 
 --- Identifies the server, once for each connection.
--- @tparam table node
--- @tparam number deadline by host.now()
--- @treturn[1] table identity
--- @treturn[2] nil, code, detail
+---@param node table
+---@param deadline number by host.now()
+---@return table? # identity
+---@return rlock.failure? code
+---@return string? detail
 function server_identity.identify(node, deadline)
   local connection, code, detail = node:connect(deadline)
   if not connection then return nil, code, detail end
@@ -106,11 +107,11 @@ function server_identity.identify(node, deadline)
 end
 
 --- The server's identity, if that is known without asking and the server
---  counts, see `quarantine`.
--- @tparam table node
--- @tparam number lease seconds
--- @tparam number now   by host.now()
--- @treturn table|nil as `identify` returns it
+--- counts, see `quarantine`.
+---@param node table
+---@param lease number seconds
+---@param now number by host.now()
+---@return table? # as `identify` returns it
 function server_identity.standing(node, lease, now)
   local its, server = identities[node.connection], known[node]
   if not its or not server then return nil end
@@ -129,9 +130,9 @@ local function bond(a, b)
 end
 
 --- Is the server a duplicate of another one, or its replica?
--- @tparam table node   identified before
--- @tparam table other  another node
--- @treturn string|nil why it does not count
+---@param node table identified before
+---@param other table another node
+---@return string? # why it does not count
 function server_identity.clash(node, other)
   local its = server_identity.of(node)
   if not its or not its.is_shared then return nil end
@@ -143,10 +144,10 @@ function server_identity.clash(node, other)
 end
 
 --- Seconds until a restarted or replaced server counts again: until the leases
---  that it forgot have ended.
--- @tparam table node    identified before
--- @tparam number lease seconds
--- @tparam number now   by host.now()
+--- that it forgot have ended.
+---@param node table identified before
+---@param lease number seconds
+---@param now number by host.now()
 function server_identity.quarantine(node, lease, now)
   local server = known[node]
   if not server or not server.forgot then return 0 end

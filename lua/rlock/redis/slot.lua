@@ -1,6 +1,5 @@
 --- The hash slot of a key in a Redis Cluster: CRC-16 (XMODEM) modulo 16384, of
---  the hash tag if the key has one.
---  @module rlock.redis.slot
+--- the hash tag if the key has one.
 
 local slot = { count = 16384 }
 
@@ -30,16 +29,16 @@ local function crc16(text)
 end
 
 --- The part of a key that is hashed: what is between the first "{" and the next
---  "}", unless that is empty; else the whole key.
---  @tparam string key
---  @treturn string
+--- "}", unless that is empty; else the whole key.
+---@param key string
+---@return string
 function slot.tag(key)
   local tag = key:match("^[^{]*{([^}]*)}")
   return tag and tag ~= "" and tag or key
 end
 
---- @tparam string key
---  @treturn integer from 0 to 16383
+---@param key string
+---@return integer # from 0 to 16383
 function slot.of(key)
   return crc16(slot.tag(key)) % slot.count
 end

@@ -1,27 +1,39 @@
 --- Keeps a connection to a node subscribed to channels. It connects when the
---  first channel is added, reconnects with a back-off after a loss, and
---  disconnects a while after the last one is gone.
---
---  Redis has two kinds of channels with separate messages: those of PUBLISH,
---  and the sharded ones of SPUBLISH, which in a cluster belong to a slot.
---  `publish` selects the first kind, the second, or both.
---
---  A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
---  no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
---  subscribers of a channel as waiters. With an `inbox`, the id of the client,
---  two more channels of policy/handover.lua belong to it. With a `notify`, it
---  carries release requests, and is dropped first if the user lacks the
---  permission for one of the channels. The subscriber sets
---  `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
---    "live"      it is subscribed; earlier messages may have been missed
---    "granted"   the lock is reserved for the owner named by the payload
---    "message"   a message; its verb is "message", or "smessage" if sharded
---    "dropped"   it is not subscribed any more
---    "moved"     the server ended the subscription, because its slot has moved
+--- first channel is added, reconnects with a back-off after a loss, and
+--- disconnects a while after the last one is gone.
+---
+--- Redis has two kinds of channels with separate messages: those of PUBLISH,
+--- and the sharded ones of SPUBLISH, which in a cluster belong to a slot.
+--- `publish` selects the first kind, the second, or both.
+---
+--- A channel is a table: its `name`, and `idle_since`, by host.now(), if it has
+--- no waiters; soon it is unsubscribed and dropped, because rlockctl shows the
+--- subscribers of a channel as waiters. With an `inbox`, the id of the client,
+--- two more channels of policy/handover.lua belong to it. With a `notify`, it
+--- carries release requests, and is dropped first if the user lacks the
+--- permission for one of the channels. The subscriber sets
+--- `is_live` and `subscriber`, and calls notify(event, channel, payload, verb):
+---   "live"      it is subscribed; earlier messages may have been missed
+---   "granted"   the lock is reserved for the owner named by the payload
+---   "message"   a message; its verb is "message", or "smessage" if sharded
+---   "dropped"   it is not subscribed any more
+---   "moved"     the server ended the subscription, because its slot has moved
 
 local backoff = require "rlock.util.backoff"
 local naming = require "rlock.naming"
 
+---@class rlock.redis.subscriber
+---@field node any
+---@field host rlock.host
+---@field notify any
+---@field verbs any
+---@field opposites any
+---@field pause any
+---@field channels table
+---@field count number
+---@field inboxes table
+---@field awaited table
+---@field look_at number
 local subscriber = {}
 subscriber.__index = subscriber
 
@@ -41,9 +53,9 @@ local opposites = {
   both = { "unsubscribe", "sunsubscribe" },
 }
 
---- @tparam table node
--- @tparam string publish  "publish", "spublish" or "both"
--- @tparam function notify see above
+---@param node table
+---@param publish string "publish", "spublish" or "both"
+---@param notify function see above
 function subscriber.new(node, publish, notify)
   return setmetatable({
     node = node, host = node.host, notify = notify,
@@ -226,8 +238,8 @@ local function connect(self)
   for _, channel in pairs(self.channels) do subscribe(self, channel) end
 end
 
--- Waits for a channel, if the last one has gone.
--- @return whether there is one
+--- Waits for a channel, if the last one has gone.
+---@return any # whether there is one
 local function has_channels(self)
   if self.count == 0 and self.connection and not self.is_ending then
     self.change:wait(WARM)
@@ -255,7 +267,7 @@ end
 -- interface ------------------------------------------------------------------
 
 --- Adds a channel.
--- @tparam table channel
+---@param channel table
 function subscriber:add(channel)
   self.channels[channel.name] = channel
   self.count = self.count + 1
@@ -269,13 +281,13 @@ function subscriber:add(channel)
 end
 
 --- Subscribes again, after "moved", if the channel is still this node's.
--- @tparam table channel
+---@param channel table
 function subscriber:renew(channel)
   if self.connection and channel.has_moved then subscribe(self, channel) end
 end
 
 --- Drops a channel at once, to add it to another subscriber.
--- @tparam table channel
+---@param channel table
 function subscriber:remove(channel)
   if self.connection and not channel.is_leaving then
     local list = self.opposites
@@ -296,7 +308,7 @@ function subscriber:wind_down()
 end
 
 --- Reconnects, perhaps to another server.
--- @tparam string why for messages
+---@param why string for messages
 function subscriber:reconnect(why)
   local connection = self.connection
   if not connection then return end

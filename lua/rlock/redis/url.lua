@@ -1,13 +1,12 @@
 --- Addresses of Redis nodes.
---    redis://[user[:password]@]host[:port][/db]       rediss:// the same, TLS
---    redis+cluster://[user[:password]@]host[:port],host2[:port],...
---                                            rediss+cluster:// the same, TLS
---    unix://[user[:password]@]/path/to.sock[?db=n]    local:
---    redis+sentinel://[user[:password]@]host[:port],host2.../MASTER[/db]
---    rediss+sentinel://                               the same, TLS
---  User, password, host and path may be percent-encoded. No text returned by
---  this file, error messages included, shows a password. Opens no connection.
---  @module rlock.redis.url
+---   redis://[user[:password]@]host[:port][/db]       rediss:// the same, TLS
+---   redis+cluster://[user[:password]@]host[:port],host2[:port],...
+---                                           rediss+cluster:// the same, TLS
+---   unix://[user[:password]@]/path/to.sock[?db=n]    local:
+---   redis+sentinel://[user[:password]@]host[:port],host2.../MASTER[/db]
+---   rediss+sentinel://                               the same, TLS
+--- User, password, host and path may be percent-encoded. No text returned by
+--- this file, error messages included, shows a password. Opens no connection.
 
 local authority = require "rlock.util.authority"
 
@@ -89,13 +88,12 @@ local set_place = {
 }
 
 --- Parses an address.
---  @tparam string text
---  @treturn[1] table `host port`, `path`, `sentinels master`, or `seeds` (of a
---    cluster; both lists of tables with `host port`), and `db username password
---    tls`; for "local:" `is_local = true`
---  @treturn[2] nil
---  @treturn[2] string "usage"
---  @treturn[2] string the error, without the password
+---@param text string
+---@return table? # `host port`, `path`, `sentinels master`, or `seeds` (of a
+---  cluster; both lists of tables with `host port`), and `db username password
+---  tls`; for "local:" `is_local = true`
+---@return rlock.failure? code # "usage"
+---@return string? # the error, without the password
 function url.parse(text)
   if type(text) ~= "string" then error("bad url: must be a string", 2) end
   if text == "local:" then
@@ -106,8 +104,11 @@ function url.parse(text)
   if not set_place[scheme] then
     return nil, "usage", "bad url: " .. FORMS .. suggestion(text)
   end
+  ---@cast scheme string
+  ---@cast rest string
   local result = { db = DEFAULT_DB, tls = scheme:sub(1, 6) == "rediss" }
   local login, host, path, query = authority.split(rest)
+  ---@type any, any
   local ok, fault = true, nil
   if login then ok, fault = authority.set_login(result, login) end
   if ok then ok, fault = set_place[scheme](result, host, path, query) end
@@ -119,10 +120,11 @@ function url.parse(text)
 end
 
 --- Checks an address that a server names. Every such address passes here.
---  @param host valid if it is a string of 1 to 255 bytes without control
---    characters
---  @param port valid if it is an integer from 1 to 65535, or its decimal digits
---  @treturn table|nil `host` and `port`
+---@param host any valid if it is a string of 1 to 255 bytes without control
+---  characters
+---@param port any valid if it is an integer from 1 to 65535, or its decimal
+---  digits
+---@return table? # `host` and `port`
 function url.address(host, port)
   if type(host) ~= "string" or #host < 1 or #host > authority.longest
       or host:find("%c") then
@@ -138,9 +140,9 @@ function url.address(host, port)
 end
 
 --- Prefixes an error with its address, unless the text begins with it.
---  @tparam string address
---  @tparam string text
---  @treturn string
+---@param address string
+---@param text any a text
+---@return string
 function url.says(address, text)
   if text:sub(1, #address + 2) == address .. ": " then return text end
   return address .. ": " .. text

@@ -1,13 +1,12 @@
 --- Decides what goes into a server script, and in which order.
---  Starts at the operation's function, follows its upvalues, and passes each
---  unit to rlock.script.emit after the units that it depends on, which are
---  sorted by name; rlock.script.placement decides where it goes. So the text
---  depends on the sources alone, not on the interpreter. Raises one line about
---  the first thing that cannot be shipped. Sends nothing, and is independent of
---  locks.
---
---  A unit is a piece of text under a key: "holds", or "naming.prefix".
---  @module rlock.script.compiler
+--- Starts at the operation's function, follows its upvalues, and passes each
+--- unit to rlock.script.emit after the units that it depends on, which are
+--- sorted by name; rlock.script.placement decides where it goes. So the text
+--- depends on the sources alone, not on the interpreter. Raises one line about
+--- the first thing that cannot be shipped. Sends nothing, and is independent of
+--- locks.
+---
+--- A unit is a piece of text under a key: "holds", or "naming.prefix".
 
 local differences = require "rlock.script.differences"
 local emit = require "rlock.script.emit"
@@ -17,6 +16,16 @@ local source = require "rlock.script.source"
 
 local compiler = {}
 
+---@class rlock.script.compiler.Compiler
+---@field policy rlock.loaded_policy
+---@field op any
+---@field root any
+---@field read any
+---@field units table
+---@field order table
+---@field names table
+---@field globals table
+---@field text any
 local Compiler = {}
 Compiler.__index = Compiler
 
@@ -189,7 +198,7 @@ function Compiler:alias(unit)
 end
 
 function Compiler:ship_function(unit)
-  if debug.getinfo(unit.value, "S").what == "C" then
+  if debug.getinfo(unit.value, "S") --[[@as table]].what == "C" then
     self:fault_at(unit.line, unit.by, "upvalue %q is a C function, which Redis"
       .. " does not have; call it outside of Redis", unit.key)
   end
@@ -289,10 +298,10 @@ function Compiler:check_hidden()
 end
 
 --- See script.compile.
---  @tparam string policy_name
---  @tparam string op
---  @tparam function fn
---  @tparam function read chunkname -> text, or nil and a fault
+---@param policy_name string
+---@param op string
+---@param fn function
+---@param read function chunkname -> text, or nil and a fault
 function compiler.compile(policy_name, op, fn, read)
   local self = setmetatable({
     policy = policy_name, op = op, root = fn, read = read,

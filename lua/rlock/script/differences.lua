@@ -1,8 +1,7 @@
 --- What Redis' Lua 5.1 silently treats differently from a newer Lua.
---  Finds what is visible in the text: a call of a library function by name or
---  as a method, and a constant beside an operator. The README lists the rest
---  under "A lock of your own kind". Pure.
---  @module rlock.script.differences
+--- Finds what is visible in the text: a call of a library function by name or
+--- as a method, and a constant beside an operator. The README lists the rest
+--- under "A lock of your own kind". Pure.
 
 local load = rawget(_G, "loadstring") or load
 
@@ -54,10 +53,10 @@ local function of_call(name, arguments)
 end
 
 --- The fault of a number that is an operand of %.
---  @tparam number value
---  @tparam boolean is_modulus it is the right operand
---  @tparam boolean is_left it is the left one
---  @treturn[opt] string the fault, in words
+---@param value number
+---@param is_modulus boolean it is the right operand
+---@param is_left boolean it is the left one
+---@return string? # the fault, in words
 function differences.of_modulo(value, is_modulus, is_left)
   local size = math.abs(value)
   if is_modulus and size == math.huge then
@@ -80,17 +79,17 @@ local function of_number(use, value)
 end
 
 --- Whether 5.1 writes a number as this interpreter does.
---  @tparam number value
---  @treturn boolean
+---@param value number
+---@return boolean
 function differences.prints_alike(value)
   return tostring(value) == ("%.14g"):format(value)
 end
 
 --- What is wrong with a use of a value that is shipped.
---  @tparam table use a use of rlock.script.parser
---  @tparam any value what it reads: a constant, or the name of a library
---    function, "string.rep"
---  @treturn[opt] string the fault, in words
+---@param use table a use of rlock.script.parser
+---@param value any what it reads: a constant, or the name of a library
+---  function, "string.rep"
+---@return string? # the fault, in words
 function differences.of(use, value)
   if value == "math.huge" then value = math.huge end
   if type(value) == "number" then return of_number(use, value) end

@@ -1,18 +1,22 @@
 --- Builds the text of a server script, and maps its lines back to the sources.
---  Records for each line where it came from, and puts that into error messages.
---  The compiler decides what is shipped.
---  @module rlock.script.emit
+--- Records for each line where it came from, and puts that into error messages.
+--- The compiler decides what is shipped.
 
 local emit = {}
 
 local MAX_INTEGER = 9007199254740992 -- 2^53: doubles count up to it
 
+---@class rlock.script.emit.Text
+---@field text any
+---@field lines any
+---@field name string
+---@field op any
 local Text = {}
 Text.__index = Text
 
---- @tparam string policy "reentrant"
---  @tparam string op     "acquire"
---  @treturn Text
+---@param policy string "reentrant"
+---@param op string "acquire"
+---@return rlock.script.emit.Text
 function emit.new(policy, op)
   local name = policy .. "." .. op
   local self = { name = name, op = op, text = {}, lines = {}, indent = "" }
@@ -47,10 +51,9 @@ local function number(value)
 end
 
 --- A constant in Lua 5.1.
---  @tparam any value
---  @treturn[1] string
---  @treturn[2] nil
---  @treturn[2] string why it is not a constant
+---@param value any
+---@return string?
+---@return string? code # why it is not a constant
 function emit.literal(value)
   local kind = type(value)
   if kind == "string" then return quote(value) end
@@ -133,7 +136,7 @@ function Text:constants(fn)
 end
 
 --- Adds a function, and those that it encloses: `local function name(...)` or
---  `function module.field(...)`.
+--- `function module.field(...)`.
 function Text:helper(unit)
   local start = unit.key:find(".", 1, true) and "function " or "local function "
   local fn, node, inner = unit.fn, unit.fn.node, unit.inner or {}
@@ -184,8 +187,8 @@ function Text:body(fn)
   self:source(lines, on_header and 2 or 1, fn.path)
 end
 
---- @tparam string where  for messages: the policy, file, line and operation
---  @treturn table see script.compile
+---@param where string for messages: the policy, file, line and operation
+---@return table # see script.compile
 function Text:finish(where)
   local text = table.concat(self.text, "\n") .. "\n"
   return { name = self.name, op = self.op, where = where, text = text,

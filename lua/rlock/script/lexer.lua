@@ -1,10 +1,9 @@
 --- Splits Lua text into tokens.
---  Accepts 5.1, LuaJIT and 5.4, and lists what Redis' Lua 5.1 does not have. A
---  token is { kind, text, from, to, line }, where kind is the keyword or the
---  sign itself, or "name", "string", "number", "end of file". Comments are
---  dropped. An interpreter has already compiled the text, so malformed tokens
---  are passed on as they are.
---  @module rlock.script.lexer
+--- Accepts 5.1, LuaJIT and 5.4, and lists what Redis' Lua 5.1 does not have. A
+--- token is { kind, text, from, to, line }, where kind is the keyword or the
+--- sign itself, or "name", "string", "number", "end of file". Comments are
+--- dropped. An interpreter has already compiled the text, so malformed tokens
+--- are passed on as they are.
 
 local lexer = {}
 
@@ -66,12 +65,13 @@ local function quoted(text, from)
 end
 
 local function number(text, from)
+  ---@type any, any
   local _, to = text:find("^0[xX][%x.]*", from)
   if to then
     local _, exponent = text:find("^[pP][+-]?%d+", to + 1)
     to = exponent or to
   else
-    _, to = text:find("^[%d.]+", from)
+    _, to = text:find("^[%d.]+", from) ---@cast to any
     local _, exponent = text:find("^[eE][+-]?%d+", to + 1)
     to = exponent or to
   end
@@ -125,10 +125,10 @@ local function token(text, from)
   return read(text, from)
 end
 
---- @tparam string text its line breaks are "\n"
---  @treturn table a list of tokens, the last one "end of file"
---  @treturn table what 5.1 does not have: { from =, line =, what = }
---  @treturn table line -> true if it begins within a string
+---@param text string its line breaks are "\n"
+---@return table # a list of tokens, the last one "end of file"
+---@return table # what 5.1 does not have: { from =, line =, what = }
+---@return table # line -> true if it begins within a string
 function lexer.tokens(text)
   local tokens, newer, inside, line, at = {}, {}, {}, 1, 1
   if text:sub(1, 1) == "#" then at = text:find("\n", 1, true) or #text + 1 end

@@ -1,26 +1,25 @@
 --- Finds the functions of a Lua text, and the names that each of them uses.
---  A recursive-descent parser of the 5.4 grammar that tracks scopes only;
---  values and precedence do not matter. An interpreter has already compiled the
---  text. The only fact about Redis that it depends on is the Lua version, 5.1.
---
---  A function:  from, to (bytes, from "function" to "end"), first_line,
---               last_line, params (names), used (by index), vararg, method,
---               params_from (the "("), body_from, body_to, first_use and
---               last_use (indices of the uses in it)
---  A use:       name, line, from (byte), variable (nil: a global), field (in
---               `name.field`), before and after (the kinds of the tokens around
---               those), is_modulus (it is the right operand of %), write (the
---               name is assigned), field_write (its field is), arguments (of a
---               call that directly follows: the token of each, or false if it
---               has several), method (it is a call `x:field()`, where name is
---               "string")
---  A variable:  name, from (byte), attribute ("const", "close"), owner (its
---               function, nil: the file), empty (it has no value yet), written
---               (the line where a function other than its owner assigns it),
---               last (the last use where its owner assigns another value)
---  A newer:     from (byte), line, what: something that 5.1 does not have
---  inside:      line -> true if it begins within a string
---  @module rlock.script.parser
+--- A recursive-descent parser of the 5.4 grammar that tracks scopes only;
+--- values and precedence do not matter. An interpreter has already compiled the
+--- text. The only fact about Redis that it depends on is the Lua version, 5.1.
+---
+--- A function:  from, to (bytes, from "function" to "end"), first_line,
+---              last_line, params (names), used (by index), vararg, method,
+---              params_from (the "("), body_from, body_to, first_use and
+---              last_use (indices of the uses in it)
+--- A use:       name, line, from (byte), variable (nil: a global), field (in
+---              `name.field`), before and after (the kinds of the tokens around
+---              those), is_modulus (it is the right operand of %), write (the
+---              name is assigned), field_write (its field is), arguments (of a
+---              call that directly follows: the token of each, or false if it
+---              has several), method (it is a call `x:field()`, where name is
+---              "string")
+--- A variable:  name, from (byte), attribute ("const", "close"), owner (its
+---              function, nil: the file), empty (it has no value yet), written
+---              (the line where a function other than its owner assigns it),
+---              last (the last use where its owner assigns another value)
+--- A newer:     from (byte), line, what: something that 5.1 does not have
+--- inside:      line -> true if it begins within a string
 
 local differences = require "rlock.script.differences"
 local lexer = require "rlock.script.lexer"
@@ -28,6 +27,13 @@ local scope = require "rlock.script.scope"
 
 local parser = {}
 
+---@class rlock.script.parser.Parser
+---@field tokens any
+---@field at number
+---@field token any
+---@field last any
+---@field scope any
+---@field file table
 local Parser = {}
 Parser.__index = Parser
 
@@ -439,12 +445,11 @@ end
 
 -- the text --------------------------------------------------------------------
 
---- @tparam string text its line breaks are "\n"
---  @treturn[1] table { functions =, uses =, newer =, inside = }, lists in text
---    order
---  @treturn[2] nil
---  @treturn[2] number the line
---  @treturn[2] string the syntax error
+---@param text string its line breaks are "\n"
+---@return table? # { functions =, uses =, newer =, inside = }, lists in text
+---  order
+---@return number? # the line
+---@return string? # the syntax error
 function parser.parse(text)
   local tokens, newer, inside = lexer.tokens(text)
   local self = setmetatable({

@@ -1,12 +1,11 @@
 --- Decides where a script declares its helpers. A run of the script creates all
---  functions that are declared before its body, and each costs some hundred
---  instructions if another function captures it. So what the operation needs
---  only through one helper is declared at the beginning of that helper, and is
---  created when that is called.
---
---  Works on units of rlock.script.compiler: `fn` (of a function: its `needs`,
---  the units that it uses, and its `node` and `uses`), `is_fixed`.
---  @module rlock.script.placement
+--- functions that are declared before its body, and each costs some hundred
+--- instructions if another function captures it. So what the operation needs
+--- only through one helper is declared at the beginning of that helper, and is
+--- created when that is called.
+---
+--- Works on units of rlock.script.compiler: `fn` (of a function: its `needs`,
+--- the units that it uses, and its `node` and `uses`), `is_fixed`.
 
 local placement = {}
 
@@ -28,9 +27,9 @@ local function can_enclose(unit, units)
 end
 
 --- Sets `home` of each unit: the helper within which it is declared, or false.
---  `inner` of a helper is the list of these units, if any.
---  @tparam table root  the function of the operation
---  @tparam table order all units, each after those that it needs
+--- `inner` of a helper is the list of these units, if any.
+---@param root table the function of the operation
+---@param order table all units, each after those that it needs
 function placement.decide(root, order)
   local is_direct = {}
   for _, unit in ipairs(root.needs) do

@@ -1,10 +1,10 @@
 --- The globals and libraries of a script inside Redis.
---  Lists what every Redis has since 6.0, without os, print, getfenv and others
---  that only some versions have.
---  @module rlock.script.sandbox
+--- Lists what every Redis has since 6.0, without os, print, getfenv and others
+--- that only some versions have.
 
 local set = require("rlock.script.lexer").set
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 local sandbox = {}
@@ -59,14 +59,13 @@ local own = {}
 for value, text in pairs(written) do own[text] = value end
 
 --- name -> true: libraries of some interpreter that Redis lacks, or has in
---  another form.
+--- another form.
 sandbox.foreign = set [[_G package io os debug utf8 bit bit32 ffi jit]]
 
 --- Whether Redis has the global that a function reads.
---  @tparam table use a use of rlock.script.parser
---  @treturn[1] boolean true
---  @treturn[2] nil
---  @treturn[2] string what Redis lacks, as written in the source
+---@param use table a use of rlock.script.parser
+---@return boolean? # true
+---@return string? code # what Redis lacks, as written in the source
 function sandbox.has(use)
   if not globals[use.name] then return nil, use.name end
   local known = fields[use.name]
@@ -78,9 +77,9 @@ function sandbox.has(use)
 end
 
 --- Whether a policy replaced a global that in Redis is Lua's own.
---  @tparam table use a use of rlock.script.parser
---  @tparam table values the globals of the function
---  @treturn boolean
+---@param use table a use of rlock.script.parser
+---@param values table the globals of the function
+---@return boolean
 function sandbox.replaced(use, values)
   if not common[use.name] then return false end
   local value = values[use.name]
@@ -95,15 +94,15 @@ end
 function sandbox.stand_in(value, name) written[value] = name end
 
 --- What to do instead of using something that Redis lacks.
---  @tparam string missing
---  @treturn string
+---@param missing any a name
+---@return string
 function sandbox.advice(missing)
   return instead[missing:match("[^.]*$")] or "is it the name of a local?"
 end
 
 --- The name inside Redis of a value of this interpreter's own library.
---  @tparam any value
---  @treturn string|nil "tonumber", "math.floor"
+---@param value any
+---@return string? # "tonumber", "math.floor"
 function sandbox.written(value)
   return value ~= nil and value == value and written[value] or nil
 end

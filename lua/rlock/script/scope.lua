@@ -1,16 +1,20 @@
 --- Resolves names to variables.
---  A scope holds the variables that a block declares, and knows the scope that
---  encloses it. rlock.script.parser describes variables and uses.
---  @module rlock.script.scope
+--- A scope holds the variables that a block declares, and knows the scope that
+--- encloses it. rlock.script.parser describes variables and uses.
 
 local scope = {}
 
+---@class rlock.script.scope.Scope
+---@field outer any
+---@field fn any
+---@field vararg any
+---@field variables table
 local Scope = {}
 Scope.__index = Scope
 
---- @tparam table outer the enclosing scope; {} for none
---  @tparam[opt] table fn the function whose parameters it holds
---  @treturn Scope
+---@param outer table the enclosing scope; {} for none
+---@param fn? table the function whose parameters it holds
+---@return rlock.script.scope.Scope
 function scope.new(outer, fn)
   return setmetatable({
     outer = outer, fn = fn or outer.fn, vararg = outer.vararg, variables = {},
@@ -18,10 +22,10 @@ function scope.new(outer, fn)
 end
 
 --- Declares a variable, visible from now on.
---  @tparam table token
---  @tparam[opt] string attribute
---  @tparam[opt] boolean empty whether it has no value yet
---  @return the variable
+---@param token table
+---@param attribute? string
+---@param empty? boolean whether it has no value yet
+---@return any # the variable
 function Scope:declare(token, attribute, empty)
   local variable = {
     name = token.text, from = token.from, attribute = attribute,
@@ -32,7 +36,7 @@ function Scope:declare(token, attribute, empty)
 end
 
 --- Resolves a name.
---  @return the use
+---@return any # the use
 function Scope:use(token)
   local at, variable = self, nil
   while at.variables and not variable do
@@ -48,7 +52,7 @@ function Scope:use(token)
 end
 
 --- Whether a use refers to a variable other than 5.1's implicit local "arg",
---  which a function with "..." declares first.
+--- which a function with "..." declares first.
 function Scope:is_other_arg(use)
   local variable = use.variable
   return use.name == "arg" and self.vararg

@@ -1,8 +1,7 @@
 --- Finds a function in the text that it was compiled from.
---  The interpreter reveals only the lines and the upvalues of a function; the
---  rest is read from the text. Opens no file: the caller supplies the text of
---  a chunk. Independent of Redis.
---  @module rlock.script.source
+--- The interpreter reveals only the lines and the upvalues of a function; the
+--- rest is read from the text. Opens no file: the caller supplies the text of
+--- a chunk. Independent of Redis.
 
 local parser = require "rlock.script.parser"
 
@@ -77,17 +76,20 @@ local function candidates(file, info, captured)
 end
 
 --- Describes a function.
---  @tparam function value
---  @tparam function read chunkname -> text, or nil and a fault
---  @treturn table `path` and `line`; `captured`: name -> { value = } of each
---    upvalue; `globals`, the table of them; `file` (see rlock.script.parser),
---    `node` (the function there) and `uses` (of names that it does not declare)
---  @treturn[opt] string why `file`, `node` and `uses` are missing
+---@param value function
+---@param read function chunkname -> text, or nil and a fault
+---@return table # `path` and `line`; `captured`: name -> { value = } of each
+---  upvalue; `globals`, the table of them; `file` (see rlock.script.parser),
+---  `node` (the function there) and `uses` (of names that it does not declare)
+---@return string? # why `file`, `node` and `uses` are missing
 function source.find(value, read)
   local info = debug.getinfo(value, "Su")
+  ---@cast info -nil
   local path = info.source:match("^@(.*)") or info.short_src
+  ---@cast info -nil
   local fn = { path = path, line = info.linedefined }
   fn.captured, fn.globals = upvalues(value)
+  ---@cast info -nil
   local text, fault = read(info.source)
   if text then fn.file, fault = parse(text) end
   if not fn.file then return fn, fault end

@@ -1,31 +1,37 @@
 --- What both entry points offer besides clients: locks made of several locks,
---  and deadlines. Their modules are loaded on first use. Nothing here is a tail
---  call, which would hide the line of the program from an error message.
+--- and deadlines. Their modules are loaded on first use. Nothing here is a tail
+--- call, which would hide the line of the program from an error message.
 
---- @tparam table rlock gets the functions
--- @tparam function now of the host
+--- What both entry points have.
+---@class rlock.entry_point
+---@field deadline fun(seconds: number): rlock.deadline
+---@field multi_lock fun(locks: rlock.lock[]): rlock.multi_lock
+---@field red_lock fun(servers: rlock.client[], name: string,
+---   options?: rlock.red_lock_options): rlock.red_lock
+
+---@param rlock rlock.entry_point gets the functions
+---@param now fun(): number of the host
 return function(rlock, now)
   --- A deadline to pass as `wait` to several calls. A call after it returns
-  --  nil, "timeout" without sending a request.
-  -- @tparam number seconds from now
-  -- @return the deadline; `deadline:left()`: seconds until then, or 0
+  --- nil, "timeout" without sending a request.
+  ---@param seconds number from now
+  ---@return rlock.deadline
   function rlock.deadline(seconds)
     return (require("rlock.util.deadline").new(now, seconds))
   end
 
   --- Several locks as one: all or none are held, see multi.lua.
-  -- @tparam table locks an array of locks, of any kinds and clients
-  -- @return a lock
+  ---@param locks rlock.lock[] of any kinds and clients
+  ---@return rlock.multi_lock
   function rlock.multi_lock(locks)
     return (require("rlock.several.multi").new(locks))
   end
 
   --- A lock on a majority of independent Redis servers, see quorum.lua.
-  -- @tparam table servers an array of clients, one for each server
-  -- @tparam string name
-  -- @tparam[opt] table options policy = "reentrant" | "simple", drift = 0.01,
-  --   node_timeout = 0.05
-  -- @return a lock
+  ---@param servers rlock.client[] one for each server
+  ---@param name string
+  ---@param options? rlock.red_lock_options
+  ---@return any
   function rlock.red_lock(servers, name, options)
     return (require("rlock.several.quorum").new(servers, name, options))
   end

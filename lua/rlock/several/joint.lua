@@ -1,23 +1,23 @@
 --- Several locks held as one: what multi-locks (multi.lua) and red locks
---  (quorum.lua) share beneath the public interface (handle.lua). A hold has one
---  inner hold for each lock taken. Each inner hold is a hold of that lock's
---  grant (grant.lua), so the watchdog of its client renews it and reports its
---  loss. A subclass implements:
---    kind                 for metrics
---    may_take(hold)       true | nil, code, detail; default: true
---    attempt(try)         requests all inner holds once, see take_parts:
---                         true | nil, code, detail, the inner hold to wait for
---    pause(try, code, detail, inner)  waits until a retry may succeed: true,
---                         and the code and detail if no time is left for one |
---                         nil, code, detail: no retry
---    end_take(try, is_held)
---    release_parts(hold)  true | nil, code, detail
---    valid_of(hold)       seconds
---    state_of(hold)       "held" | "at_risk" | "lost"
---    watch(hold)          calls joint.lose when the hold is lost
---    effect(grants, commands)  as effect.run
---  The owner is the calling task. Each object keeps the holds that were taken
---  through it.
+--- (quorum.lua) share beneath the public interface (handle.lua). A hold has one
+--- inner hold for each lock taken. Each inner hold is a hold of that lock's
+--- grant (grant.lua), so the watchdog of its client renews it and reports its
+--- loss. A subclass implements:
+---   kind                 for metrics
+---   may_take(hold)       true | nil, code, detail; default: true
+---   attempt(try)         requests all inner holds once, see take_parts:
+---                        true | nil, code, detail, the inner hold to wait for
+---   pause(try, code, detail, inner)  waits until a retry may succeed: true,
+---                        and the code and detail if no time is left for one |
+---                        nil, code, detail: no retry
+---   end_take(try, is_held)
+---   release_parts(hold)  true | nil, code, detail
+---   valid_of(hold)       seconds
+---   state_of(hold)       "held" | "at_risk" | "lost"
+---   watch(hold)          calls joint.lose when the hold is lost
+---   effect(grants, commands)  as effect.run
+--- The owner is the calling task. Each object keeps the holds that were taken
+--- through it.
 
 local backoff = require "rlock.util.backoff"
 local colon = require "rlock.util.colon"
@@ -27,17 +27,26 @@ local handle = require "rlock.lock.handle"
 local metrics = require "rlock.util.metrics"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.joint: rlock.handle
+---@field host rlock.host
+---@field members any[] locks
+---@field kind string for metrics
+---@field first_pause number
+---@field held any
+---@field name string
+---@field series any
+---@field release_parts function
 local joint = handle:class()
 
 local huge, max, min = math.huge, math.max, math.min
 
 --- Back-off limits between attempts: seconds, from `first_pause` of the class,
---  doubled up to the last, with jitter; and the shortest pause.
+--- doubled up to the last, with jitter; and the shortest pause.
 local LAST_PAUSE, LEAST_PAUSE = 0.128, 0.001
 
 --- Creates a joint lock.
--- @tparam table class
--- @tparam table members locks; they keep their clients alive
+---@param class table
+---@param members table locks; they keep their clients alive
 function joint.new(class, members)
   local session = members[1].session
   return setmetatable({
@@ -48,10 +57,10 @@ function joint.new(class, members)
 end
 
 --- Checks that a list is not empty and has only the keys 1 to n. A hole would
---  silently drop members.
--- @param list
--- @tparam string what  for the message: "clients of red_lock"
--- @tparam number level as in error()
+--- silently drop members.
+---@param list any
+---@param what string for the message: "clients of red_lock"
+---@param level integer as in error()
 function joint.check_list(list, what, level)
   local n = 0
   for _ in pairs(type(list) == "table" and list or {}) do n = n + 1 end
@@ -67,8 +76,8 @@ function joint.check_list(list, what, level)
 end
 
 --- Creates an inner hold of a hold; it is not acquired yet.
--- @tparam table hold
--- @tparam table member a lock
+---@param hold table
+---@param member table a lock
 function joint.inner_hold(hold, member)
   return {
     hold = hold, lock = member,
@@ -78,9 +87,9 @@ function joint.inner_hold(hold, member)
 end
 
 --- The grant for an inner hold's lock and owner; creates one if there is none.
---  The caller must recycle it.
--- @tparam table inner an inner hold; has an `owner`, or its `round` has
--- @tparam[opt] table waiter for that lock; the grant gets its place
+--- The caller must recycle it.
+---@param inner table an inner hold; has an `owner`, or its `round` has
+---@param waiter? rlock.waiter for that lock; the grant gets its place
 function joint.granted(inner, waiter)
   local member, its = inner.lock, inner.owner or inner.round.owner
   local granted = member.record.grants[its]
@@ -90,12 +99,12 @@ function joint.granted(inner, waiter)
 end
 
 --- Acquires an inner hold.
--- @tparam table inner an inner hold
--- @tparam number deadline of the request, by host.now()
--- @tparam number|nil lease seconds; nil: renewed by the watchdog
--- @tparam number wait_deadline of the whole wait; `now` for one attempt
--- @tparam[opt] table waiter for the inner hold's lock
--- @return as grant:acquire
+---@param inner table an inner hold
+---@param deadline number of the request, by host.now()
+---@param lease? number seconds; nil: renewed by the watchdog
+---@param wait_deadline number of the whole wait; `now` for one attempt
+---@param waiter? rlock.waiter for the inner hold's lock
+---@return any ... # as grant:acquire
 function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
   local granted = joint.granted(inner, waiter)
   local session = inner.lock.session
@@ -107,7 +116,7 @@ function joint.acquire(inner, deadline, lease, wait_deadline, waiter)
 end
 
 --- Releases an inner hold.
--- @return as grant:release
+---@return any ... # as grant:release
 function joint.release(inner)
   if inner.is_over then return nil, "not_held", "it was released before" end
   return inner.grant:release(inner)
@@ -119,18 +128,17 @@ function joint.is_alive(inner)
 end
 
 --- Runs fn(inner) for all inner holds concurrently, each in a background task
---  that closing its client waits for. Requests to one server are sent together,
---  in the order of the inner holds. Returns when all have ended, when
---  `is_decided` returns true, or at the deadline; the remaining tasks continue.
--- @tparam table host
--- @tparam table inner_holds
--- @tparam function fn
--- @tparam[opt] number deadline       by host.now()
--- @tparam[opt] function is_decided called whenever an fn has ended
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @return[2] the value to raise
+--- that closing its client waits for. Requests to one server are sent together,
+--- in the order of the inner holds. Returns when all have ended, when
+--- `is_decided` returns true, or at the deadline; the remaining tasks continue.
+---@param host rlock.host
+---@param inner_holds table
+---@param fn function
+---@param deadline? number by host.now()
+---@param is_decided? function called whenever an fn has ended
+---@return boolean? # true
+---@return rlock.failure? code # "cancelled"
+---@return any # the value to raise
 function joint.together(host, inner_holds, fn, deadline, is_decided)
   local left, event = #inner_holds, host.event()
   for _, inner in ipairs(inner_holds) do
@@ -147,6 +155,13 @@ function joint.together(host, inner_holds, fn, deadline, is_decided)
 end
 
 -- A hold is its own grant: it has the methods of one (grant.lua).
+---@class rlock.several.joint.Hold
+---@field object any
+---@field joint any
+---@field task rlock.task
+---@field lost_because any
+---@field since any
+---@field inner_holds any
 local Hold = {}
 Hold.__index = Hold
 
@@ -182,7 +197,7 @@ local function count_grant(self, hold)
 end
 
 --- Reports, once, that an attempt begins to wait.
--- @tparam table try
+---@param try table
 function joint:report_wait(try)
   if try.is_reported or not self.session.is_heard then return end
   try.is_reported = true
@@ -208,7 +223,7 @@ local function begun(self, made)
 end
 
 --- Pauses before a retry, for a random time.
--- @return as event:pause
+---@return any ... # as event:pause
 function joint:rest(try)
   try.pauses = try.pauses or backoff.new(self.first_pause, LAST_PAUSE,
     self.host.random_number)
@@ -238,6 +253,7 @@ local function take_parts(self, hold, wait, lease)
   return ok, code, detail
 end
 
+---@return any ...
 function joint.may_take() return true end
 
 --- Takes one more hold for the calling task, see handle.lua.
@@ -299,7 +315,7 @@ function Hold:when_lost(fn, object)
 end
 
 --- Runs commands on the server if all inner holds are held there, like `effect`
---  of a grant.
+--- of a grant.
 function Hold:effect(commands)
   local grants = {}
   for i, inner in ipairs(self.inner_holds) do grants[i] = inner.grant end
@@ -307,8 +323,8 @@ function Hold:effect(commands)
 end
 
 --- Declares a hold lost, once, and runs its on_lost callbacks.
--- @tparam table hold
--- @tparam string reason for messages
+---@param hold table
+---@param reason string for messages
 function joint.lose(hold, reason)
   if hold.is_over or hold.lost_because then return end
   local self = hold.joint

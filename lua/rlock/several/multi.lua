@@ -1,15 +1,17 @@
 --- A multi-lock: several locks as one, all of them held or none. Members may be
---  of any kind and belong to any clients. Every process takes them in the same
---  order, server by server, those on one server at once, all within one
---  deadline. If a member is busy, the others are released before waiting for
---  it: no hold-and-wait, so no deadlock. The multi-lock is lost when any member
---  is lost.
+--- of any kind and belong to any clients. Every process takes them in the same
+--- order, server by server, those on one server at once, all within one
+--- deadline. If a member is busy, the others are released before waiting for
+--- it: no hold-and-wait, so no deadlock. The multi-lock is lost when any member
+--- is lost.
 
 local colon = require "rlock.util.colon"
 local joint = require "rlock.several.joint"
 local lock = require "rlock.lock.lock"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.multi_lock: rlock.joint
+---@field timeout any
 local multi = joint:class()
 
 multi.kind, multi.first_pause = "multi", 0.002
@@ -52,7 +54,8 @@ local function ordered(locks, level)
   return list
 end
 
---- @tparam table locks
+---@param locks rlock.lock[]
+---@return any
 function multi.new(locks)
   local members, groups, longest, server = {}, {}, 0, nil
   for i, address in ipairs(ordered(locks, 3)) do
@@ -97,8 +100,11 @@ local function request(try, inner)
   end
 end
 
--- Combines the replies for one server's members.
--- @return true; or nil, code, detail and the inner hold that failed
+--- Combines the replies for one server's members.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # and the inner hold that failed
+---@return any ...
 local function combine(try, inner_holds)
   local blamed
   for _, inner in ipairs(inner_holds) do
@@ -296,10 +302,12 @@ function multi.effect(grants, commands)
 end
 
 --- Does the calling task hold every member, according to the servers?
--- @treturn[1] boolean
--- @treturn[2] nil, code, detail
+---@return boolean?
+---@return rlock.failure? code
+---@return string? detail
 function multi:is_held()
   for _, member in ipairs(self.members) do
+    ---@cast member rlock.lock
     local is_held, code, detail = member:is_held()
     if not is_held then return is_held, code, detail end
   end

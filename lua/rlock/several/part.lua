@@ -1,21 +1,27 @@
 --- A part of a red lock: its hold on one of the servers, for one round of
---  requests (round.lua). If the server is connected and counts for certain, its
---  requests are posted; else a background task makes them, because it may have
---  to connect, to identify the server, or to wait for it.
+--- requests (round.lua). If the server is connected and counts for certain, its
+--- requests are posted; else a background task makes them, because it may have
+--- to connect, to identify the server, or to wait for it.
 
 local grant = require "rlock.lock.grant"
 local joint = require "rlock.several.joint"
 local posted = require "rlock.lock.posted"
 
 -- The field tells holds.lua that each is part of a hold.
+---@class rlock.several.part: rlock.lock.posted
+---@field lock rlock.lock
+---@field round any
+---@field identity any
+---@field releases any
+---@field acquire function
 local part = { hold = true }
 for name, method in pairs(posted) do part[name] = method end
 part.__index = part
 
 local max = math.max
 
---- @tparam table round
--- @tparam table member a lock of the server's client
+---@param round table
+---@param member table a lock of the server's client
 function part.new(round, member)
   local self = setmetatable({           -- 8 fields: a 9th doubles its size
     round = round, lock = member, grant = false, identity = false,
@@ -66,7 +72,7 @@ function part:is_wanted()
 end
 
 --- Is this grant valid and still wanted? The client may have reconnected during
---  the request, so the reply may come from a restarted server.
+--- the request, so the reply may come from a restarted server.
 function part:accept()
   if self.lock.record.target:identity() ~= self.identity then
     local is_admitted, code, detail = admit(self)
@@ -77,7 +83,7 @@ function part:accept()
 end
 
 --- As posted.lua wants it. If the request does not end here, it may last beyond
---  the round's deadline.
+--- the round's deadline.
 function part:is_accepted()
   local round, is_accepted = self.round, nil
   if self.lock.record.target:identity() == self.identity then
@@ -91,6 +97,7 @@ end
 -- @return as joint.acquire
 local function requested(self)
   local round, session = self.round, self.lock.session
+  ---@type any, any
   local code, why = "closed", "the client was closed"
   if not session.is_closed then
     code, why = "connect", self.lock.record.target:why_away()
@@ -109,7 +116,7 @@ local function request_in_task(self)
 end
 
 --- Requests it.
--- @tparam number now by host.now()
+---@param now number by host.now()
 function part:start(now)
   local round, member = self.round, self.lock
   local session = member.session
@@ -177,7 +184,7 @@ local function lost(self, reason)
 end
 
 --- Reports a loss of the part to the red lock. Without a lease, `lost` does,
---  unless it is lost already.
+--- unless it is lost already.
 function part:watch()
   local granted = self.grant
   if self.round.lease or granted.state == "lost" then

@@ -1,15 +1,15 @@
 --- Redlock: a lock on a majority of independent Redis servers. It is available
---  while most servers are, and no single server can grant it twice. All servers
---  are asked at once, each with a short timeout; the result is decided as soon
---  as a majority has granted it or no longer can. The lock is valid while a
---  majority of the leases is: measured by our clock from before the requests,
---  less an allowance for clock drift. The watchdog of each client renews its
---  inner hold. An inner hold that is lost or missing is retried while a
---  majority holds.
---
---  This is safe while no majority of the servers forgets its grants. A server
---  that restarts without an append-only file, or is replaced, is therefore not
---  counted for one lease by clients that knew its predecessor.
+--- while most servers are, and no single server can grant it twice. All servers
+--- are asked at once, each with a short timeout; the result is decided as soon
+--- as a majority has granted it or no longer can. The lock is valid while a
+--- majority of the leases is: measured by our clock from before the requests,
+--- less an allowance for clock drift. The watchdog of each client renews its
+--- inner hold. An inner hold that is lost or missing is retried while a
+--- majority holds.
+---
+--- This is safe while no majority of the servers forgets its grants. A server
+--- that restarts without an append-only file, or is replaced, is therefore not
+--- counted for one lease by clients that knew its predecessor.
 
 local backoff = require "rlock.util.backoff"
 local Round = require "rlock.several.round"
@@ -20,6 +20,10 @@ local naming = require "rlock.naming"
 local policy = require "rlock.policy"
 local posted = require "rlock.lock.posted"
 
+---@class rlock.red_lock: rlock.joint
+---@field name string
+---@field majority any
+---@field held any
 local quorum = joint:class()
 
 quorum.kind, quorum.first_pause = "red", 0.004
@@ -27,7 +31,7 @@ quorum.kind, quorum.first_pause = "red", 0.004
 local floor, huge, max, min = math.floor, math.huge, math.max, math.min
 
 --- Seconds before a missing inner hold is retried: the first back-off limit,
---  which doubles up to a third of the lease, and the minimum.
+--- which doubles up to a third of the lease, and the minimum.
 local FIRST_HEAL, LEAST_HEAL = 0.1, 0.01
 local NODE_TIMEOUT = 0.05
 local DRIFT = 0.01             -- fraction of a lease, for clock drift
@@ -48,6 +52,19 @@ local function refuse_tokens(fenced, _, level)
   error("bad option fenced of red_lock: independent servers cannot issue a "
     .. "common token", level + 1)
 end
+
+---@class rlock.options.red_lock
+---@field policy? string | rlock.policy default: "reentrant"
+---@field node_timeout? number seconds for one server; default: 0.05
+---@field drift? number the fraction of a lease allowed for clock drift;
+--- default: 0.01
+---@field owner? string
+---@field replicas? rlock.count
+---@field replica_timeout? number
+
+---@alias rlock.red_lock_options rlock.options.red_lock & {
+---   policy?: any, node_timeout?: any, drift?: any, fenced?: any,
+---   owner?: any, replicas?: any, replica_timeout?: any, [string]: nil }
 
 local check_options = check.table({
   policy = check_policy, node_timeout = check.duration(0.001),
@@ -72,9 +89,9 @@ local function check_clients(clients, level)
   end
 end
 
---- @tparam table clients
--- @tparam string name
--- @tparam[opt] table options policy, drift, node_timeout
+---@param clients table
+---@param name string
+---@param options? table policy, drift, node_timeout
 function quorum.new(clients, name, options)
   check_clients(clients, 3)
   check.name(name, 3)
@@ -144,12 +161,13 @@ local function drop(hold)
 end
 
 --- If the caller's deadline cuts the attempt short, the outcome of the previous
---  one is reported.
+--- one is reported.
 function quorum:attempt(try)
   local hold = try.hold
   local round = Round.new(self, hold, try.lease,
     not try.is_single and try.wait_deadline or nil)
   hold.round = round
+  ---@type any, any, any
   local ok, code, detail = round:request(self.members, true)
   if ok and round.held >= self.majority and not round.clash
       and self:valid_of(hold) > 0 then
@@ -244,8 +262,8 @@ function quorum:heal(hold)
 end
 
 --- A part has lost its grant.
--- @tparam table part
--- @tparam string reason for messages
+---@param part table
+---@param reason string for messages
 function quorum:lost_part(part, reason)
   local hold = part.round.hold
   if hold.is_over or hold.lost_because then return end
@@ -265,6 +283,13 @@ end
 
 -- The replies to the releases of a hold: `freed`, and `gone` where the inner
 -- hold was lost already.
+---@class rlock.several.quorum.Releases
+---@field majority any
+---@field all any
+---@field left any
+---@field freed number
+---@field gone number
+---@field event rlock.event
 local Releases = {}
 Releases.__index = Releases
 
@@ -279,9 +304,9 @@ function Releases:changed()
   if is_decided(self) then self.event:set() end
 end
 
--- Releases the inner holds, and returns as soon as that is decided; the other
--- releases continue in the background.
--- @return the counts, or nil, "cancelled", the value to raise
+--- Releases the inner holds, and returns as soon as that is decided; the other
+--- releases continue in the background.
+---@return any ... # the counts, or nil, "cancelled", the value to raise
 local function release_all(self, inner_holds, now)
   local n = #inner_holds
   local count = setmetatable({
@@ -330,10 +355,9 @@ function quorum.effect()
 end
 
 --- Does the calling task hold it, according to a majority of the servers?
--- @treturn[1] boolean
--- @treturn[2] nil
--- @treturn[2] string "quorum": too few servers answered
--- @treturn[2] string detail
+---@return boolean?
+---@return rlock.failure? code # "quorum": too few servers answered
+---@return string? detail
 function quorum:is_held()
   local round = Round.new(self, { task = self.host.current() })
   local ok, _, unwind = round:count(self.members)

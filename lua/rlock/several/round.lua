@@ -1,12 +1,29 @@
 --- One round of requests to all servers of a red lock (quorum.lua) and its
---  outcome. It is the list of its parts, one for each server. It is decided as
---  soon as a majority has granted the lock or no longer can. Late replies are
---  still handled: an unused grant is released.
+--- outcome. It is the list of its parts, one for each server. It is decided as
+--- soon as a majority has granted the lock or no longer can. Late replies are
+--- still handled: an unused grant is released.
 
 local joint = require "rlock.several.joint"
 local part = require "rlock.several.part"
 local verdicts = require "rlock.lock.verdicts"
 
+---@class rlock.several.round
+---@field [integer] any
+---@field red any
+---@field hold any
+---@field owner any
+---@field lease number
+---@field deadline number
+---@field is_short boolean
+---@field held number
+---@field failed number
+---@field unknown number
+---@field left number
+---@field flying number
+---@field is_early boolean
+---@field event any
+---@field is_over boolean
+---@field clash any
 local round = {}
 round.__index = round
 
@@ -15,17 +32,17 @@ local min = math.min
 local SHARE = 4          -- a request takes at most lease/4
 
 --- The deadline of a request to one server that is sent now.
--- @tparam table red the lock
--- @tparam[opt] number lease seconds
--- @tparam number now by host.now()
+---@param red table the lock
+---@param lease? number seconds
+---@param now number by host.now()
 function round.time_limit(red, lease, now)
   return now + min(red.node_timeout, (lease or red.lease) / SHARE)
 end
 
---- @tparam table red  the lock: members, majority, node_timeout, lease, host
--- @tparam table hold gets the inner holds
--- @tparam[opt] number lease seconds; nil: renewed by the watchdog
--- @tparam[opt] number wait_deadline of the whole wait
+---@param red table the lock: members, majority, node_timeout, lease, host
+---@param hold table gets the inner holds
+---@param lease? number seconds; nil: renewed by the watchdog
+---@param wait_deadline? number of the whole wait
 function round.new(red, hold, lease, wait_deadline)
   local deadline = round.time_limit(red, lease, red.host.now())
   local is_short = wait_deadline and wait_deadline < deadline
@@ -42,7 +59,7 @@ function round.new(red, hold, lease, wait_deadline)
 end
 
 --- Is the round decided? A majority needs all servers identified, to rule out
---  duplicates; that takes time only on new connections.
+--- duplicates; that takes time only on new connections.
 function round:is_decided()
   local red = self.red
   return self.clash or self.held >= red.majority and self.unknown == 0
@@ -59,7 +76,7 @@ function round:changed()
 end
 
 --- Gives up the requests that wait for their turn.
--- @tparam boolean is_late  see posted.lua
+---@param is_late boolean see posted.lua
 function round:give_up(is_late)
   for i = 1, #self do
     if self[i].asks == "acquire" then self[i]:give_up(is_late) end
@@ -86,14 +103,13 @@ local function wait(self)
 end
 
 --- Requests the lock from these members' servers; until `is_over` is set,
---  grants become inner holds of the hold. The requests go on after this
---  returns.
--- @tparam table members
--- @tparam[opt] boolean is_early return as soon as the round is decided
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @return[2] the value to raise
+--- grants become inner holds of the hold. The requests go on after this
+--- returns.
+---@param members table
+---@param is_early? boolean return as soon as the round is decided
+---@return boolean? # true
+---@return rlock.failure? code # "cancelled"
+---@return any # the value to raise
 function round:request(members, is_early)
   local now, n = self.red.host.now(), #members
   self.left, self.unknown, self.is_early = n, n, is_early
@@ -106,7 +122,7 @@ function round:request(members, is_early)
 end
 
 --- Counts the servers on which the lock is held by the hold's owner.
--- @return as `request`
+---@return any ... # as `request`
 function round:count(members)
   self.unknown = #members
   for i, member in ipairs(members) do self[i] = part.new(self, member) end
@@ -159,11 +175,11 @@ local function kind_of(self, inner, now)
 end
 
 --- Why there is no majority.
--- @treturn string code: "refused" or "closed" (the clients are) if the other
---   servers are no majority; "busy" if a majority answers, but another owner
---   holds too many; else "quorum"
--- @treturn string detail
--- @treturn boolean|nil true if a retry cannot succeed
+---@return string # "refused" or "closed" (the clients are) if the other servers
+---  are no majority; "busy" if a majority answers, but another owner holds too
+---  many; else "quorum"
+---@return string detail
+---@return boolean? # true if a retry cannot succeed
 function round:outcome()
   if self.clash then return "refused", self.clash, true end
   local count = { busy = 0, refused = 0, closed = 0, away = 0, broken = 0 }

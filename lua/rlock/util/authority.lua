@@ -1,7 +1,6 @@
 --- What the addresses of all systems share: a login and hosts, in
---  [user[:password]@]host[:port],host2[:port],... User, password and host may
---  be percent-encoded. Errors never show a password.
---  @module rlock.util.authority
+--- [user[:password]@]host[:port],host2[:port],... User, password and host may
+--- be percent-encoded. Errors never show a password.
 
 local percent = require "rlock.util.percent"
 
@@ -28,10 +27,10 @@ function authority.encode(text)
 end
 
 --- Decodes a part of an address.
--- @tparam table result  gets the part, unless it is empty
--- @tparam string field  its name there, and in errors
--- @tparam string text
--- @return true, or nil and the error
+---@param result table gets the part, unless it is empty
+---@param field string its name there, and in errors
+---@param text any a text
+---@return any ... # true, or nil and the error
 function authority.set(result, field, text)
   local decoded, fault = decode(text)
   if not decoded then return nil, "the " .. field .. " " .. fault end
@@ -40,20 +39,22 @@ function authority.set(result, field, text)
 end
 
 --- Splits what follows the scheme.
--- @tparam string text
--- @treturn string|nil login
--- @treturn string hosts
--- @treturn string path
--- @treturn string|false query
+---@param text any a text
+---@return string? # login
+---@return string? # hosts
+---@return string? # path
+---@return string|false | nil # query
 function authority.split(text)
   local whole, tail = text:match("^([^/?#]*)(.*)$")
+  ---@cast whole string
+  ---@cast tail string
   local login, hosts = whole:match("^(.*)@([^@]*)$")
   local path, query = tail:match("^([^?]*)%??(.*)$")
   return login, hosts or whole, path, tail:find("?", 1, true) and query
 end
 
 --- Sets username and password.
--- @return as `set`
+---@return any ... # as `set`
 function authority.set_login(result, login)
   local user, password = login:match("^([^:]*):?(.*)$")
   local ok, fault = authority.set(result, "username", user)
@@ -68,12 +69,14 @@ local function port_of(text)
 end
 
 --- Reads a host and its port.
--- @tparam string text
--- @tparam integer port  the default
--- @return a table with `host` and `port`, or nil and the error
+---@param text any a text
+---@param port integer the default
+---@return any ... # a table with `host` and `port`, or nil and the error
 function authority.host(text, port)
   local host, rest = text:match("^%[([%x:.]+)%](.*)$")
   if not host then host, rest = text:match("^([^:%[%]]*)(.*)$") end
+  ---@cast host string
+  ---@cast rest string
   if host == "" then
     return nil, "the host is missing"
       .. (rest:find("^:.*%D") and authority.hint or "")
@@ -91,7 +94,7 @@ function authority.host(text, port)
 end
 
 --- Reads a list of hosts.
--- @return a list of what `host` returns, or nil and the error
+---@return any ... # a list of what `host` returns, or nil and the error
 function authority.hosts(text, port)
   local list = {}
   for each in (text .. ","):gmatch("([^,]*),") do

@@ -1,15 +1,19 @@
 --- Exponential back-off with full jitter: each pause is uniformly random from 0
---  to a limit, and the limit doubles up to a cap. Does not sleep, and has no
---  random generator of its own.
---  @module rlock.util.backoff
+--- to a limit, and the limit doubles up to a cap. Does not sleep, and has no
+--- random generator of its own.
 
 local backoff = {}
 
+---@class rlock.backoff
+---@field first number
+---@field cap number
+---@field limit number
+---@field random fun(): number
 local Backoff = {}
 Backoff.__index = Backoff
 
 --- The next pause. The limit doubles with each call.
---  @treturn number seconds, from 0 up to the current limit
+---@return number # seconds, from 0 up to the current limit
 function Backoff:next()
   local pause = self.random() * self.limit
   self.limit = math.min(self.cap, self.limit * 2)
@@ -21,10 +25,10 @@ function Backoff:reset()
   self.limit = self.first
 end
 
---- @tparam number first_s the first limit in seconds, above 0
---  @tparam number cap_s the greatest limit, at least first_s
---  @tparam function random returns a number from 0 (inclusive) to 1 (exclusive)
---  @treturn Backoff an object with `:next()` and `:reset()`
+---@param first_s number the first limit in seconds, above 0
+---@param cap_s number the greatest limit, at least first_s
+---@param random fun(): number from 0 (inclusive) to 1 (exclusive)
+---@return rlock.backoff
 function backoff.new(first_s, cap_s, random)
   local first_ok = type(first_s) == "number" and first_s > 0
   if not first_ok then error("bad first_s: must be above 0", 2) end

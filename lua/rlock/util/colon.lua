@@ -1,5 +1,5 @@
 --- Methods that raise a helpful error when called with a dot instead of a
---  colon, as in `lock.unlock()`.
+--- colon, as in `lock.unlock()`.
 
 local colon = {}
 
@@ -7,7 +7,7 @@ local getmetatable = getmetatable
 local STRING = getmetatable("")
 
 --- Raises the error for the method that calls this.
--- @tparam string method such as "lock:unlock"
+---@param method string such as "lock:unlock"
 function colon.raise(method)
   error(("call it with a colon: %s()"):format(method), 3)
 end
@@ -23,10 +23,11 @@ local function method(what, name, fn)
 end
 
 --- Makes methods of a class check that they are called on an object.
--- @tparam table class
--- @tparam string what  name of such an object, for messages
--- @tparam string names of the methods, separated by spaces
--- @treturn table class
+---@generic T
+---@param class T
+---@param what string name of such an object, for messages
+---@param names string of the methods, separated by spaces
+---@return T # class
 function colon.methods(class, what, names)
   for name in names:gmatch("%S+") do
     class[name] = method(what, name, class[name])

@@ -2,6 +2,9 @@
 
 local duration = require "rlock.util.duration"
 
+---@class rlock.deadline
+---@field now fun(): number
+---@field at number by `now`
 local deadline = {}
 deadline.__index = deadline
 
@@ -11,14 +14,16 @@ local max = math.max
 deadline.passed = "the deadline has passed"
 
 --- Creates a deadline.
--- @tparam function now  the host's clock
--- @tparam number seconds from now
+---@param now fun(): number the host's clock
+---@param seconds number from now
+---@return rlock.deadline
 function deadline.new(now, seconds)
   seconds = duration.check(seconds, "seconds", 0, math.huge, 3)
   return setmetatable({ now = now, at = now() + seconds }, deadline)
 end
 
 --- Seconds until the deadline; 0 once it has passed.
+---@return number
 function deadline:left() return max(self.at - self.now(), 0) end
 
 function deadline:__tostring()
@@ -26,7 +31,7 @@ function deadline:__tostring()
 end
 
 --- The seconds that a call may wait: negative if the deadline has passed.
--- @param value a deadline, or anything else, which is returned
+---@param value any a deadline, or anything else, which is returned
 function deadline.wait_of(value)
   if getmetatable(value) ~= deadline then return value end
   local left = value.at - value.now()

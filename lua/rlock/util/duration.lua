@@ -1,6 +1,5 @@
 --- Durations: checks the caller's seconds (which may be fractions) and converts
---  them to the whole milliseconds of Redis and the core. Reads no clock.
---  @module rlock.util.duration
+--- them to the whole milliseconds of Redis and the core. Reads no clock.
 
 local duration = {}
 
@@ -11,7 +10,7 @@ local MAX_MS = 1099511627776
 duration.max = MAX_MS / 1000
 
 --- The shortest lease, in seconds. With 1 ms, PEXPIRE deletes the key at once
---  if the server's clock ticks first.
+--- if the server's clock ticks first.
 duration.least_lease = 0.002
 
 local function bad(name, value, must, level)
@@ -22,15 +21,15 @@ local function bad(name, value, must, level)
 end
 
 --- Checks a duration given by the caller.
---  Raises an error that names the argument if the value is not a number, is NaN
---  or less than min, or is math.huge while max is not. Any other number above
---  max is clamped to max.
---  @tparam any value
---  @tparam string name for messages: "lease", "wait"
---  @tparam[opt=0] number min seconds
---  @tparam[opt=duration.max] number max seconds
---  @tparam[opt=2] number level as in error()
---  @treturn number seconds
+--- Raises an error that names the argument if the value is not a number, is NaN
+--- or less than min, or is math.huge while max is not. Any other number above
+--- max is clamped to max.
+---@param value any
+---@param name string for messages: "lease", "wait"
+---@param min? number seconds; default: 0
+---@param max? number seconds; default: duration.max
+---@param level? integer as in error(); default: 2
+---@return number # seconds
 function duration.check(value, name, min, max, level)
   min, max, level = min or 0, max or duration.max, (level or 2) + 2
   if type(value) ~= "number" or value ~= value then
@@ -46,9 +45,9 @@ function duration.check(value, name, min, max, level)
 end
 
 --- Converts seconds to whole milliseconds, rounded up; 0 only for 0. Clamped to
---  2^40 ms, also for math.huge.
---  @tparam number seconds not negative, not NaN
---  @treturn number an integer
+--- 2^40 ms, also for math.huge.
+---@param seconds number not negative, not NaN
+---@return number # an integer
 function duration.ms(seconds)
   if seconds * 1000 >= MAX_MS then return MAX_MS end
   -- Allows for rounding errors: 16.1 * 1000 is 16100.000000000002.

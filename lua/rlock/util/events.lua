@@ -1,25 +1,25 @@
 --- Events of a client: passed to the program's `log` callback or, without one,
---  logged as a line by the host.
---
---    waiting, acquired, at_risk, lost      of locks: kind, lock, and reason,
---                                          valid_for, wait (seconds), token
---    asked                                 to release a lock: kind, lock, and
---                                          reason
---    disconnected, reconnected, sealed, not_sealed, moved   of connections:
---                                          server, and reason or connections
---    retried, not_released, not_confirmed  of requests
---
---  All have `message`, a sentence without secrets, and `client`, its name.
+--- logged as a line by the host.
+---
+---   waiting, acquired, at_risk, lost      of locks: kind, lock, and reason,
+---                                         valid_for, wait (seconds), token
+---   asked                                 to release a lock: kind, lock, and
+---                                         reason
+---   disconnected, reconnected, sealed, not_sealed, moved   of connections:
+---                                         server, and reason or connections
+---   retried, not_released, not_confirmed  of requests
+---
+--- All have `message`, a sentence without secrets, and `client`, its name.
 
 local events = {}
 
 --- Reports an event. An error in the callback is logged.
--- @tparam table host
--- @tparam table options of the client: log, name
--- @tparam string level "warn" or "info"
--- @tparam string event
--- @tparam string message
--- @tparam[opt] table fields modified
+---@param host table
+---@param options table of the client: log, name
+---@param level string "warn" or "info"
+---@param event string
+---@param message string
+---@param fields? table modified
 function events.report(host, options, level, event, message, fields)
   if not options.log then return host.log(level, message) end
   fields = fields or {}

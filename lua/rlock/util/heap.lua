@@ -1,11 +1,15 @@
 --- A binary min-heap of tables, ordered by their field `deadline`. Each item
---  stores its index in `index`, so that any item can be removed.
+--- stores its index in `index`, so that any item can be removed.
 
+---@class rlock.heap
+---@field n integer
+---@field [integer] table
 local heap = {}
 heap.__index = heap
 
 local floor = math.floor
 
+---@return rlock.heap
 function heap.new()
   return setmetatable({ n = 0 }, heap)
 end

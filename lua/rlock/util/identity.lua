@@ -1,13 +1,13 @@
 --- The identity of a client, in the name of its connections (CLIENT SETNAME):
---    rlock,<client id>,<host>,<pid>,<program>,<name>[,renews]
---  CLIENT LIST shows these names. The owner of a lock begins with the client's
---  id, so rlockctl can map a holder to a process. A name is printable ASCII:
---  other bytes, commas and percent signs are encoded as %XX. It contains no
---  arguments of the program, which may be secret. "renews": it renews all its
---  holds until it releases them.
---
---  The id of a permit has 16 bytes, like Redisson's: the first half of its
---  client's id, then random bytes.
+---   rlock,<client id>,<host>,<pid>,<program>,<name>[,renews]
+--- CLIENT LIST shows these names. The owner of a lock begins with the client's
+--- id, so rlockctl can map a holder to a process. A name is printable ASCII:
+--- other bytes, commas and percent signs are encoded as %XX. It contains no
+--- arguments of the program, which may be secret. "renews": it renews all its
+--- holds until it releases them.
+---
+--- The id of a permit has 16 bytes, like Redisson's: the first half of its
+--- client's id, then random bytes.
 
 local percent = require "rlock.util.percent"
 
@@ -25,18 +25,19 @@ function identity.hex(bytes)
 end
 
 --- A random UUID (RFC 9562, version 4).
--- @tparam table host
--- @treturn string
+---@param host table
+---@return string
 function identity.uuid(host)
   local text = identity.hex(host.random(16))
-  local variant = ("%x"):format(8 + tonumber(text:sub(17, 17), 16) % 4)
+  local variant = ("%x"):format(8
+    + tonumber(text:sub(17, 17), 16) --[[@as integer]] % 4)
   return text:sub(1, 8) .. "-" .. text:sub(9, 12) .. "-4" .. text:sub(14, 16)
     .. "-" .. variant .. text:sub(18, 20) .. "-" .. text:sub(21)
 end
 
 --- The name of a client's connections.
--- @tparam table who id, host, pid, program, name, renews (a boolean)
--- @treturn string
+---@param who table id, host, pid, program, name, renews (a boolean)
+---@return string
 function identity.encode(who)
   return table.concat({ "rlock", encode(who.id), encode(who.host),
     encode(who.pid), encode(who.program), encode(who.name),
@@ -44,8 +45,8 @@ function identity.encode(who)
 end
 
 --- Parses such a name. It is untrusted: any client may set any name.
--- @tparam string text
--- @treturn table|nil as `encode` takes it; host, program and name may be nil
+---@param text any a text
+---@return table? # as `encode` takes it; host, program and name may be nil
 function identity.decode(text)
   local who, rest = {}, text:match("^(.*),renews$")
   who.id, who.host, who.pid, who.program, who.name =
@@ -60,8 +61,8 @@ function identity.decode(text)
 end
 
 --- An identity as text: web3: invoice.lua (pid 412).
--- @tparam table who  from `decode`
--- @treturn string without escaping
+---@param who table from `decode`
+---@return string # without escaping
 function identity.show(who)
   local text = ("%s: %s"):format(who.host or "?", who.program or "?")
   if who.name then text = ("%s %s"):format(text, who.name) end
@@ -69,13 +70,13 @@ function identity.show(who)
 end
 
 --- The first half of a client's id, 16 hex digits. Permits begin with it.
--- @tparam string id  a UUID
--- @treturn string
+---@param id string a UUID
+---@return string
 function identity.short(id) return (id:gsub("-", ""):sub(1, 16)) end
 
 --- The client of an owner: the id, or for a permit its first half.
--- @tparam string owner
--- @treturn string|nil
+---@param owner string
+---@return string?
 function identity.client_of(owner)
   return owner:match("^([^:]+):%d+$")
     or #owner == 32 and not owner:find("%X") and owner:sub(1, 16) or nil
@@ -84,13 +85,13 @@ end
 --- Converts hex digits to bytes.
 function identity.bytes(digits)
   return (digits:gsub("..", function(pair)
-    return string.char(tonumber(pair, 16))
+    return string.char(tonumber(pair, 16) --[[@as integer]])
   end))
 end
 
 --- The name for a client with `identity = false`.
--- @tparam[opt] string name
--- @treturn string
+---@param name? string
+---@return string
 function identity.plain(name) return name and encode(name) or "rlock" end
 
 return identity

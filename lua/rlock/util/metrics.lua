@@ -1,11 +1,11 @@
 --- Counters and histograms of a client's use of locks. A client has a series
---  for each kind of lock, and one for each lock that the program lists. They
---  are always on, so `observe` and the increments elsewhere allocate nothing
---  and read no clock.
---
---  Outside of a series, a number has a key: "field\tclient\tkind\tlock". Maps
---  from keys to numbers can be added: those of closed clients, or of several
---  workers of nginx.
+--- for each kind of lock, and one for each lock that the program lists. They
+--- are always on, so `observe` and the increments elsewhere allocate nothing
+--- and read no clock.
+---
+--- Outside of a series, a number has a key: "field\tclient\tkind\tlock". Maps
+--- from keys to numbers can be added: those of closed clients, or of several
+--- workers of nginx.
 
 local sorted = require "rlock.util.sorted"
 
@@ -14,7 +14,9 @@ local metrics = {}
 --- Upper bounds of the buckets, in seconds.
 local function bounds(text)
   local list = {}
-  for ms in text:gmatch("%S+") do list[#list + 1] = tonumber(ms) / 1000 end
+  for ms in text:gmatch("%S+") do
+    list[#list + 1] = tonumber(ms) --[[@as number]] / 1000
+  end
   list[#list + 1] = math.huge
   return list
 end
@@ -61,8 +63,8 @@ local function new_series()
 end
 
 --- Records a duration.
--- @tparam table histogram
--- @tparam number seconds
+---@param histogram table
+---@param seconds number
 function metrics.observe(histogram, seconds)
   local limits, i = histogram.bounds, 1
   while seconds > limits[i] do i = i + 1 end
@@ -73,8 +75,8 @@ end
 local field_of = { busy = "busy", timeout = "timeouts" }
 
 --- Counts a call that failed. A cancelled call is not a failure.
--- @tparam table series
--- @tparam string code
+---@param series table
+---@param code string
 function metrics.failed(series, code)
   if code == "cancelled" then return end
   local field = field_of[code] or "errors"
@@ -104,9 +106,9 @@ function metrics.new(host, client, locks)
 end
 
 --- The series of a kind or, if its name is listed, of a lock.
--- @tparam string kind
--- @tparam[opt] string name of the lock
--- @treturn table nil if there is a name and it is not listed
+---@param kind string
+---@param name? string of the lock
+---@return table? # nil if there is a name and it is not listed
 function Meter:series(kind, name)
   if name and not self.listed[name] then return nil end
   local label = ("\t%s\t%s\t%s"):format(self.client, kind:gsub("%c", "?"),
@@ -120,7 +122,7 @@ local function add(numbers, key, n)
 end
 
 --- Adds the meter's numbers to a map. The histogram `wait` has only the calls
---  that waited; this adds the others to it.
+--- that waited; this adds the others to it.
 function Meter:add_to(numbers)
   for label, series in pairs(self.all) do
     for _, row in ipairs(COUNTERS) do
@@ -188,7 +190,7 @@ local function group(groups, name, field, n)
 end
 
 --- The meter's numbers as tables: of all locks, and in `kinds` and `locks` for
---  each kind, and each listed lock.
+--- each kind, and each listed lock.
 function Meter:stats()
   local all, kinds, locks = {}, {}, {}
   for key, n in pairs(self:add_to {}) do

@@ -1,8 +1,8 @@
 --- Checks the arguments of public calls: options, names and counts. A table
---  declares the options of a call: name -> the check of its value, a
---  function(value, name, level) that returns the value or raises an error.
---  Levels are as in error(); the default is 2, where the checking function was
---  called.
+--- declares the options of a call: name -> the check of its value, a
+--- function(value, name, level) that returns the value or raises an error.
+--- Levels are as in error(); the default is 2, where the checking function was
+--- called.
 
 local deadline = require "rlock.util.deadline"
 local duration = require "rlock.util.duration"
@@ -14,8 +14,8 @@ local MAX_NAME = 1048576           -- bytes
 local NONE = {}
 
 --- Returns the check of a duration, see duration.check.
--- @tparam number min seconds
--- @tparam[opt] number max seconds
+---@param min number seconds
+---@param max? number seconds
 function options.duration(min, max)
   max = max or duration.max
   return function(value, name, level)
@@ -29,7 +29,12 @@ end
 --- The check of a lease.
 options.lease = options.duration(duration.least_lease)
 
+--- The check of a value.
+---@alias rlock.check fun(value: any, name: string, level: integer): any
+
 --- Returns the check that a value has this type.
+---@param wanted string
+---@return rlock.check
 function options.type(wanted)
   return function(value, name, level)
     local found = type(value)
@@ -40,8 +45,8 @@ function options.type(wanted)
 end
 
 --- Returns the check that is(value) is true.
--- @tparam string must what the value must be, for messages
--- @tparam function is
+---@param must string what the value must be, for messages
+---@param is function
 function options.that(must, is)
   return function(value, name, level)
     if is(value) then return value end
@@ -68,11 +73,12 @@ local function with(given, name, value)
 end
 
 --- Returns the check of a call's options.
--- @tparam table known option -> the check of its value
--- @tparam string must what the options must be, for messages
--- @tparam[opt] string call its name, for messages
--- @treturn function (given[, level]) -> the options: `given` itself, a copy if
---   a duration was clamped, or an empty table for nil; read-only
+---@param known table option -> the check of its value
+---@param must string what the options must be, for messages
+---@param call? string its name, for messages
+---@return fun(given?: table, level?: integer): table # the options: `given`
+---  itself, a copy if a duration was clamped, or an empty table for nil;
+---  read-only
 function options.table(known, must, call)
   local of = call and " of " .. call or ""
   return function(given, level)
@@ -92,8 +98,8 @@ function options.table(known, must, call)
 end
 
 --- Returns the check of an option that is a table of options itself.
--- @tparam table known as for `table`
--- @tparam string must what the table must be, for messages
+---@param known table as for `table`
+---@param must string what the table must be, for messages
 function options.group(known, must)
   return function(given, name, level)
     level = level + 1
@@ -111,7 +117,7 @@ end
 local seconds = options.duration(0, math.huge)
 
 --- The check of a wait: seconds, or a deadline. A negative result means that
---  the deadline has passed.
+--- the deadline has passed.
 function options.wait(value, name, level)
   if type(value) == "number" and value >= 0 then return value end   -- faster
   if type(value) == "table" then
@@ -124,6 +130,21 @@ end
 
 local wait = options.wait
 
+---@class rlock.options.wait
+---@field wait? rlock.wait at most, for the whole call; default: forever
+
+---@class rlock.options.lock: rlock.options.wait
+---@field lease? number seconds to hold it, at least 0.002; without it the
+--- watchdog renews it
+
+--- Seconds, or a deadline for several calls.
+---@alias rlock.wait number | rlock.deadline
+
+-- The second part refuses other names.
+---@alias rlock.wait_options rlock.options.wait & { wait?: any, [string]: nil }
+---@alias rlock.lock_options rlock.options.lock & {
+---   wait?: any, lease?: any, [string]: nil }
+
 --- Checks the options of a call that waits.
 options.of_wait = options.table({ wait = wait }, "a table such as { wait = 5 }")
 
@@ -132,10 +153,10 @@ options.of_lock = options.table({ wait = wait, lease = options.lease },
   "a table such as { wait = 5, lease = 10 }")
 
 --- Checks a command of the user and its arguments.
--- @tparam string method  for messages: "client:call"
--- @tparam integer level  as in error()
--- @param ...  strings and numbers
--- @treturn table the words
+---@param method string for messages: "client:call"
+---@param level integer as in error()
+---@param ... any strings and numbers
+---@return table # the words
 function options.words(method, level, ...)
   local words = { ... }
   if words[1] == nil then
@@ -173,7 +194,7 @@ function options.path(path, level)
 end
 
 --- Checks what is to be set: a path, a value and an optional version.
--- @treturn integer|nil the version
+---@return integer? # the version
 function options.node(path, value, version, level)
   level = (level or 2) + 1
   options.path(path, level)
@@ -185,12 +206,12 @@ function options.node(path, value, version, level)
 end
 
 --- Checks a count. Counts are Java's int, as in Redisson.
--- @param n
--- @tparam string name for messages
--- @tparam number least
--- @tparam[opt=2] number level
--- @tparam[opt] number most
--- @treturn string n, in digits
+---@param n any
+---@param name string for messages
+---@param least integer
+---@param level? integer default: 2
+---@param most? integer
+---@return any # n, in digits
 function options.count(n, name, least, level, most)
   most = most or 2147483647
   if type(n) ~= "number" or n % 1 ~= 0 or n < least or n > most then

@@ -3,9 +3,9 @@
 local percent = {}
 
 --- Encodes the bytes that match a pattern, which must include "%".
--- @tparam string text
--- @tparam string pattern  of Lua, for one byte
--- @treturn string
+---@param text any a text
+---@param pattern string of Lua, for one byte
+---@return string
 function percent.encode(text, pattern)
   return (text:gsub(pattern, function(char)
     return ("%%%02X"):format(char:byte())
@@ -13,11 +13,11 @@ function percent.encode(text, pattern)
 end
 
 --- Decodes every %XX; other text is kept.
--- @tparam string text
--- @treturn string
+---@param text any a text
+---@return string
 function percent.decode(text)
   return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
+    return string.char(tonumber(hex, 16) --[[@as integer]])
   end))
 end
 

@@ -1,14 +1,18 @@
 --- Coalesces concurrent calls with the same key: fn runs once and all callers
---  get its results. It runs in a background task, so a caller that times out or
---  is cancelled does not affect the others. A call always ends: if its task is
---  refused, raises or is killed, its callers get an error code.
+--- get its results. It runs in a background task, so a caller that times out or
+--- is cancelled does not affect the others. A call always ends: if its task is
+--- refused, raises or is killed, its callers get an error code.
 
+---@class rlock.util.singleflight
+---@field host rlock.host
+---@field calls table
 local singleflight = {}
 singleflight.__index = singleflight
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
---- @tparam table host
+---@param host table
 function singleflight.new(host)
   return setmetatable({ host = host, calls = {} }, singleflight)
 end
@@ -38,17 +42,18 @@ local function check(self, call)
 end
 
 --- Abandons a call in flight: its callers get these results, and the next
---  `join` starts another one. Its function continues.
--- @param key
--- @param ... results
+--- `join` starts another one. Its function continues.
+---@param key any
+---@param ... any results
 function singleflight:abandon(key, ...)
   local call = self.calls[key]
   if call then finish(call, ...) end
 end
 
 --- Starts `fn`, unless a call for this key is in flight.
--- @param key, fn, a, b as for `join`
--- @treturn table
+---@param key any a, b as for `join`
+---@param fn any
+---@return table
 function singleflight:start(key, fn, a, b)
   local call = self.calls[key]
   if call then check(self, call) end
@@ -65,16 +70,16 @@ function singleflight:start(key, fn, a, b)
 end
 
 --- Returns the results of `fn`, shared with all concurrent callers for `key`.
--- @param key anything that can be a table's key
--- @tparam number deadline by host.now()
--- @tparam function fn  may wait. Must not be a closure of a waiting caller: see
---   `run`
--- @param a,b its arguments
--- @return[1] what fn returned
--- @treturn[2] nil
--- @treturn[2] string "timeout"; "refused" or "closed": its task did not run or
---   did not finish; or "cancelled"
--- @return[2] detail; for "cancelled", the value to raise
+---@param key any anything that can be a table's key
+---@param deadline number by host.now()
+---@param fn function may wait. Must not be a closure of a waiting caller: see
+---  `run`
+---@param a any its arguments
+---@param b any
+---@return any # what fn returned
+---@return rlock.failure? code # "timeout"; "refused" or "closed": its task did
+---  not run or did not finish; or "cancelled"
+---@return any detail # for "cancelled", the value to raise
 function singleflight:join(key, deadline, fn, a, b)
   local host, call = self.host, self:start(key, fn, a, b)
   if not call.values then

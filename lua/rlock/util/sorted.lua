@@ -1,6 +1,6 @@
 --- The keys of a table, sorted.
--- @tparam table map
--- @treturn table a list
+---@param map table
+---@return table # a list
 return function(map)
   local keys = {}
   for key in pairs(map) do keys[#keys + 1] = key end

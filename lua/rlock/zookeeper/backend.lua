@@ -1,6 +1,6 @@
 --- The ZooKeeper back end: the interface for clients and locks. See "The back
---  end contract" in ../README.md, and README.md here. A back end has one
---  session (connection.lua).
+--- end contract" in ../README.md, and README.md here. A back end has one
+--- session (connection.lua).
 
 local batch = require "rlock.zookeeper.batch"
 local channels = require "rlock.zookeeper.channels"
@@ -14,6 +14,21 @@ local nodes = require "rlock.zookeeper.nodes"
 local target = require "rlock.zookeeper.target"
 local url = require "rlock.zookeeper.url"
 
+---@class rlock.zookeeper.backend
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field where any
+---@field channels any
+---@field access any
+---@field targets table
+---@field entries table
+---@field doomed table
+---@field leases rlock.heap
+---@field fresh table
+---@field foreign any
+---@field bound number
+---@field connection any
 local backend = {}
 backend.__index = backend
 
@@ -40,12 +55,11 @@ local OF_REDIS = { "publish", "seal", "replicas", "replica_timeout", "nat",
   "sentinel" }
 
 --- Adds to checked options those in a URL and the defaults.
--- @tparam table given
--- @tparam string address a URL
--- @return[1] the options of `open`, a new table
--- @treturn[2] nil
--- @treturn[2] string "usage"
--- @treturn[2] string detail
+---@param given table
+---@param address string a URL
+---@return any # the options of `open`, a new table
+---@return rlock.failure? code # "usage"
+---@return string? detail
 function backend.complete(given, address)
   local options, code, detail = url.parse(address)
   if not options then return nil, code, detail end
@@ -204,10 +218,10 @@ end
 -- the server ------------------------------------------------------------------
 
 --- Opens a back end. Connects on first use.
--- @tparam table host
--- @tparam table options from `complete`, with `connection_name`
--- @tparam table hooks  is_needed(), on_replaced(why, is_there), see the
---   contract; on_lost(why, is_it): each grant with is_it(grant) is lost
+---@param host table
+---@param options table from `complete`, with `connection_name`
+---@param hooks table is_needed(), on_replaced(why, is_there), see the contract;
+---  on_lost(why, is_it): each grant with is_it(grant) is lost
 function backend.open(host, options, hooks)
   local self = setmetatable({
     host = host, options = options, hooks = hooks,
@@ -233,8 +247,10 @@ function backend.open(host, options, hooks)
 end
 
 --- Connects, to report a wrong address or login.
--- @tparam number seconds
--- @return true, or nil, code, detail; for "cancelled", the value to raise
+---@param seconds number
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   return self.connection:connect(self.host.now()
     + seconds * #self.options.hosts)
@@ -246,12 +262,15 @@ function backend.is_retried(_, code)
 end
 
 --- Until when a lease that was requested at `sent` lasts. A hold is valid until
---  then, but no longer than the session: see `bound`.
+--- then, but no longer than the session: see `bound`.
 function backend.valid_until(sent, seconds) return sent + seconds end
 
 --- Sends a sync, whose reply proves that the session is alive.
--- @tparam number deadline by host.now()
--- @return true, nil, nil, when it was sent; or nil, code, detail
+---@param deadline number by host.now()
+---@return any # true, nil, nil, when it was sent
+---@return rlock.failure? code
+---@return string? detail
+---@return any ...
 function backend:sync(deadline)
   local link = self.connection
   while true do
@@ -275,7 +294,7 @@ local function end_of(self)
 end
 
 --- Ends the session until the next request, because keeping it alive is
---  background work.
+--- background work.
 function backend:rest() self.connection:rest(end_of(self)) end
 
 --- Ends the session, which frees all its nodes.
@@ -319,11 +338,11 @@ local function reach(self, path, deadline)
 end
 
 --- Reads a node.
--- @tparam number deadline by host.now()
--- @tparam string path below the chroot
--- @treturn[1] string its value
--- @treturn[1] integer its version
--- @treturn[2] nil, code, detail
+---@param deadline number by host.now()
+---@param path string below the chroot
+---@return string | true | nil # its value
+---@return any # its version
+---@return string? detail
 function backend:get(deadline, path)
   local full, code, detail = reach(self, path, deadline)
   if not full then return nil, code, detail end
@@ -334,13 +353,14 @@ function backend:get(deadline, path)
 end
 
 --- Sets the value of a node, once.
--- @tparam number deadline by host.now()
--- @tparam string path below the chroot
--- @tparam string value
--- @tparam[opt] integer version  that it must have; default: any
--- @tparam[opt] table grant  set it only while the node of this grant exists
--- @treturn[1] integer its new version
--- @treturn[2] nil, code, detail; "timeout": it may have been set
+---@param deadline number by host.now()
+---@param path string below the chroot
+---@param value string
+---@param version? integer that it must have; default: any
+---@param grant? table set it only while the node of this grant exists
+---@return integer? # its new version
+---@return rlock.failure? code
+---@return string? detail # "timeout": it may have been set
 function backend:set(deadline, path, value, version, grant)
   local entry = grant and grant.lock.record.target:held_by(grant.owner_name)
   if grant and not entry then
@@ -361,10 +381,10 @@ end
 -- locks -----------------------------------------------------------------------
 
 --- Binds a kind and a name.
--- @tparam table policy from `load`
--- @tparam string name the path below the chroot
--- @tparam[opt] table options
--- @treturn table target
+---@param policy table from `load`
+---@param name string the path below the chroot
+---@param options? table
+---@return table # target
 function backend:bind(policy, name, options)
   local path, fault = self:path_of(name)
   if not path then error("bad name " .. fault, 0) end
@@ -389,7 +409,7 @@ function backend:data(owner)
 end
 
 --- Watches the node of a hold, unless the hold ends soon.
--- @tparam table entry
+---@param entry table
 function backend:attend(entry)
   local fresh = self.fresh
   entry.watch_at = self.host.now() + SHORT
@@ -399,10 +419,12 @@ function backend:attend(entry)
 end
 
 --- Asks whether the node of a hold exists; if not, the hold is lost. The sync
---  lets a server that lags behind catch up first.
--- @tparam table entry
--- @tparam number deadline by host.now()
--- @return whether it is there; or nil, code, detail
+--- lets a server that lags behind catch up first.
+---@param entry table
+---@param deadline number by host.now()
+---@return any # whether it is there
+---@return any code
+---@return string? detail
 function backend:is_there(entry, deadline)
   local path = entry.place:path()
   self.connection:sync()
@@ -414,14 +436,14 @@ function backend:is_there(entry, deadline)
 end
 
 --- Deletes a node in the background.
--- @tparam table place
+---@param place table
 function backend:leave_place(place)
   if place:abandon() then return end
   self.host.daemon(place.leave, place, self.host.now() + self.options.timeout)
 end
 
 --- Drops an entry, and deletes its node in the background.
--- @tparam table entry
+---@param entry table
 function backend:leave_later(entry)
   entry.target:forget(entry)
   self:leave_place(entry.place)

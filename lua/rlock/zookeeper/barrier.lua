@@ -30,6 +30,7 @@ local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.barrier: rlock.zookeeper.target
 local barrier = setmetatable({}, { __index = target })
 barrier.__index = barrier
 
@@ -47,7 +48,7 @@ local LOST = { "lost" }
 local TRY = { wait_ms = 0 }
 
 --- A target for one member, see the back end contract.
--- @tparam string slot
+---@param slot string
 function barrier:with(slot)
   return setmetatable({ slot = slot, base = self, seen = {} },
     { __index = self })
@@ -76,11 +77,12 @@ end
 -- Wakes the waiters at the next change of the path.
 local function watch(self) (self.base or self):watch(self.path) end
 
--- Reads the log, then the nodes.
--- @treturn[1] table the log, with its `version`, nil if there is no path;
---   `has`, the set of the members' nodes; `first`, the first of them in order;
---   `is_ready`
--- @treturn[2] nil, code, detail
+--- Reads the log, then the nodes.
+---@return table? # the log, with its `version`, nil if there is no path; `has`,
+---  the set of the members' nodes; `first`, the first of them in order;
+---  `is_ready`
+---@return any code
+---@return string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
   local ok, code, detail = server.connection:reach(deadline)
@@ -118,10 +120,11 @@ local function is_again(code, err)
     or err == errors.NO_NODE
 end
 
--- Changes the log.
--- @tparam function change  of what `look` returns; false: no change
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Changes the log.
+---@param change function of what `look` returns; false: no change
+---@return table? # the log
+---@return any code
+---@return string? detail
 local function update(self, deadline, change)
   while true do
     local view, code, detail = look(self, deadline)
@@ -135,8 +138,10 @@ local function update(self, deadline, change)
   end
 end
 
--- Sends a transaction, which may fail.
--- @return true, or nil, code, detail
+--- Sends a transaction, which may fail.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function transact(self, deadline, parts)
   local err, code, detail =
     self.server.connection:post(ops.multi, codec.multi(parts)):wait(deadline)
@@ -144,8 +149,10 @@ local function transact(self, deadline, parts)
   return nil, code, detail
 end
 
--- Deletes `ready` if no member has a node.
--- @return true, or nil, code, detail
+--- Deletes `ready` if no member has a node.
+---@return true?
+---@return any code
+---@return string? detail
 local function clear(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -172,13 +179,17 @@ local function is_open(view)
   return false
 end
 
--- Creates the node of a member.
--- @treturn[1] table its entry, see target.lua; or false if a round is open
--- @treturn[2] nil, code, detail
+--- Creates the node of a member.
+---@return table | boolean | nil # its entry, see target.lua; or false if a
+---  round is open
+---@return any code
+---@return string? detail
 local function make(self, deadline, now, id, ms)
+  ---@type any, any, any
   local view, code, detail = look(self, deadline)
   if not view then return nil, code, detail end
   if is_open(view) then return false end
+  ---@type any
   local ok = true
   if view.is_ready then ok, code, detail = clear(self, deadline) end
   if not ok then return nil, code, detail end
@@ -190,9 +201,10 @@ local function make(self, deadline, now, id, ms)
   return self.base:held_by(id) or false
 end
 
--- Has Curator opened the round since our node was created? Then our member is
--- in. Our clients log all members that are in when they open a round.
--- @treturn boolean|nil nil, code, detail
+--- Has Curator opened the round since our node was created? Then our member is
+--- in. Our clients log all members that are in when they open a round.
+---@return boolean? # nil, code, detail
+---@return any ...
 local function opened(self, deadline)
   local data, code, made = nodes.get(self.server, deadline,
     self.path .. "/" .. READY)
@@ -217,6 +229,7 @@ end
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
+  ---@type any[]
   local parts = { false }
   -- Curator's members are first, because they enter even if they are surplus.
   table.sort(names, function(a, b)
@@ -256,8 +269,10 @@ local function entering(self, view)
   return names, is_gone
 end
 
--- Logs that a member has left.
--- @return true, or nil, code, detail
+--- Logs that a member has left.
+---@return true?
+---@return any code
+---@return string? detail
 local function depart(self, deadline)
   local own = self.node
   local view, code, detail = update(self, deadline, function(view)
@@ -279,9 +294,10 @@ local function admit(self, entry, view, n, deadline)
   return { "refused", ("%d"):format(view.n) }
 end
 
--- Is the member in? Logs it if Curator opened the round.
--- @treturn[1] table the log, if it is in; false: it is not
--- @treturn[2] nil, code, detail
+--- Is the member in? Logs it if Curator opened the round.
+---@return table | boolean | nil # the log, if it is in; false: it is not
+---@return any code
+---@return string? detail
 local function is_in(self, view, deadline)
   local own = self.node
   if view.marks[own] then return view.marks[own] == "+" and view end
@@ -304,10 +320,11 @@ local function prune(view)
   end
 end
 
--- Logs that a member has withdrawn, unless it is in.
--- @tparam[opt] boolean is_late  even if a round is open
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Logs that a member has withdrawn, unless it is in.
+---@param is_late? boolean even if a round is open
+---@return table? # the log
+---@return any code
+---@return string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
     if view.marks[own] or not view.has[own]
@@ -319,8 +336,8 @@ local function give_up(self, own, deadline, is_late)
   end)
 end
 
--- Checks whether the round is open, and opens it if possible.
--- @return as run.enter
+--- Checks whether the round is open, and opens it if possible.
+---@return any ... # as run.enter
 local function enter(self, entry, n, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -381,6 +398,7 @@ function run.enter(self, deadline, now, _, _, n, more)
     entry, code, detail = make(self, deadline, now, id, ms)
     if entry == nil then return nil, code, detail, true end
     if not entry then return { "busy", UNKNOWN, 0 } end
+    ---@cast entry any
     self.node, self.created = entry.place.node, entry.place.created
   end
   local reply, code, detail, is_unsure =
@@ -397,6 +415,7 @@ function run.withdraw(self, deadline, now, _, _, _, more)
     if entry then self.server:leave_later(entry) end
     return { "freed" }
   end
+  ---@type any, any, any
   local view, code, detail = give_up(self, self.node, deadline)
   if view then view, code, detail = is_in(self, view, deadline) end
   if view == nil then return nil, code, detail, true end
@@ -408,9 +427,9 @@ function run.withdraw(self, deadline, now, _, _, _, more)
   return { "freed" }
 end
 
--- Has the round ended? See policy/barrier.lua.
--- @treturn string|nil "free", "lost", or nil: not yet
--- @treturn string|nil the name of a member that seems to have died
+--- Has the round ended? See policy/barrier.lua.
+---@return string? # "free", "lost", or nil: not yet
+---@return string? # the name of a member that seems to have died
 local function outcome(self, view)
   if view.lost >= self.round then return "lost" end
   if view.round > self.round then return "free" end
@@ -451,10 +470,10 @@ local function drop(self, entry, deadline)
   return clear(self, deadline)
 end
 
--- Checks whether the round has ended; logs if it has lost a member.
--- @treturn[1] string|boolean "free", "lost", or false: not yet
--- @treturn[1] table the log
--- @treturn[2] nil, code, detail
+--- Checks whether the round has ended; logs if it has lost a member.
+---@return string|boolean|nil # "free", "lost", or false: not yet
+---@return any # the log
+---@return string? detail
 local function verdict_of(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -470,6 +489,7 @@ end
 
 function run.leave(self, deadline, now, _, _, _, more)
   local entry = self.base:held_by(more[1])
+  ---@type any, any, any, any, any
   local ok, verdict, view, code, detail = true, nil, nil, nil, nil
   if not self.has_left then
     if not entry then return LOST end
@@ -501,6 +521,7 @@ function run.look(self, deadline, _, wanted)
   local ok, code, detail = self.server.connection:reach(deadline)
   if not ok then return nil, code, detail end
   watch(self)
+  ---@type any, any
   local err, its, why = nodes.ask(self.server, deadline, ops.exists, path,
     codec.read(path, true))
   if not err then return nil, its, why end

@@ -1,11 +1,16 @@
 --- One operation for many holds, see the back end contract. A renewal is one
---  sync of the session that all holds share. Releases are sent concurrently.
+--- sync of the session that all holds share. Releases are sent concurrently.
 
+---@class rlock.zookeeper.batch
+---@field [integer] any
+---@field server table
+---@field sender any
+---@field name string
 local batch = {}
 batch.__index = batch
 
 --- Makes a table with these fields, and perhaps items, a batch.
--- @tparam table fields as in redis/batch.lua; and `server`
+---@param fields table as in redis/batch.lua; and `server`
 function batch.new(fields) return setmetatable(fields, batch) end
 
 -- Calls fn(item, lease, want) for the items that are still in the batch.

@@ -1,7 +1,9 @@
 --- The channels of a client's waiters: one for each owner that waits for a
---  lock. A message means that what the owner's node waits for has changed. A
---  channel sends nothing itself: the watch is part of the request for the lock.
+--- lock. A message means that what the owner's node waits for has changed. A
+--- channel sends nothing itself: the watch is part of the request for the lock.
 
+---@class rlock.zookeeper.channels
+---@field list table
 local channels = {}
 channels.__index = channels
 
@@ -10,16 +12,17 @@ function channels.new()
 end
 
 --- Called with an event and a channel, as in redis/channels.lua.
+---@overload fun(event: string, channel: any)
 function channels.notify() end
 
 --- Adds a channel; see the back end contract.
--- @tparam table channel its `name`
+---@param channel table its `name`
 function channels:add(channel)
   self.list[channel.name], channel.is_live = channel, true
 end
 
 --- Wakes the waiters of a channel, if there are any.
--- @tparam string name
+---@param name string
 function channels:message(name)
   local channel = self.list[name]
   if channel then self.notify("message", channel) end
@@ -31,7 +34,7 @@ function channels:wake_all()
 end
 
 --- Drops a channel without waiters: the last one has left.
--- @tparam string name
+---@param name string
 function channels:idle(name)
   local channel = self.list[name]
   if not channel or channel.first then return end

@@ -1,11 +1,10 @@
 --- ZooKeeper's messages: what is inside a frame. Integers are big-endian. An
---  id of 64 bits (a session's, a transaction's) is a string of 8 bytes, because
---  LuaJIT has no such integers. Pure.
---
---  A reader never raises an error and never reads past the end of its text. A
---  missing value is 0 or "", and sets the reader's `is_bad`. So the caller
---  reads a whole message, and checks it once.
---  @module rlock.zookeeper.codec
+--- id of 64 bits (a session's, a transaction's) is a string of 8 bytes, because
+--- LuaJIT has no such integers. Pure.
+---
+--- A reader never raises an error and never reads past the end of its text. A
+--- missing value is 0 or "", and sets the reader's `is_bad`. So the caller
+--- reads a whole message, and checks it once.
 
 local codec = {}
 
@@ -39,6 +38,7 @@ local IS_EXACT = LARGEST + 1 ~= LARGEST   -- are there 64-bit integers?
 --- A signed integer of 32 bits.
 function codec.int(n)
   n = n % 4294967296
+  ---@cast n integer
   return char(floor(n / 16777216), floor(n / 65536) % 256,
     floor(n / 256) % 256, n % 256)
 end
@@ -54,17 +54,17 @@ end
 local text = codec.text
 
 --- The first message of a connection.
--- @tparam table session  id, password; `timeout` in ms, `seen`: the last
---   transaction that the client knows of
+---@param session table id, password; `timeout` in ms, `seen`: the last
+---  transaction that the client knows of
 function codec.hello(session)
   return int(0) .. session.seen .. int(session.timeout) .. session.id
     .. text(session.password) .. "\0"
 end
 
 --- A request.
--- @tparam integer xid
--- @tparam integer op one of codec.ops
--- @tparam[opt=""] string body
+---@param xid number
+---@param op integer one of codec.ops
+---@param body? string default: ""
 function codec.request(xid, op, body)
   return int(xid) .. int(op) .. (body or "")
 end
@@ -79,10 +79,10 @@ local ANYONE = acl("world", "anyone")
 codec.CREATOR = acl("auth", "")
 
 --- The body of a create.
--- @tparam string path
--- @tparam string data
--- @tparam integer flags one of codec.flags
--- @tparam[opt] string access default: everyone may do everything
+---@param path string
+---@param data string
+---@param flags integer one of codec.flags
+---@param access? string default: everyone may do everything
 function codec.create(path, data, flags, access)
   return text(path) .. text(data) .. (access or ANYONE) .. int(flags)
 end
@@ -108,7 +108,7 @@ function codec.auth(scheme, login)
 end
 
 --- The body of a multi.
--- @tparam table parts a list of { op, body }
+---@param parts table a list of { op, body }
 function codec.multi(parts)
   local list = {}
   for i, part in ipairs(parts) do
@@ -119,11 +119,15 @@ end
 
 -- reading ---------------------------------------------------------------------
 
+---@class rlock.zookeeper.codec.Reader
+---@field bytes any
+---@field at number
+---@field is_bad boolean
 local Reader = {}
 Reader.__index = Reader
 
 --- A reader of a frame.
--- @tparam string bytes
+---@param bytes string
 function codec.reader(bytes)
   return setmetatable({ bytes = bytes, at = 1, is_bad = false }, Reader)
 end
@@ -162,11 +166,13 @@ end
 function Reader:text()
   local length = self:int()
   if length == -1 then return nil end
+  ---@type any
   local at = length >= 0 and take(self, length)
   if not at then
     self.is_bad = true
     return ""
   end
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.bytes, at, at + length - 1)
 end
 
@@ -179,8 +185,8 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---  `version`; its `owner`, a session; its number of `children`; `changed`, the
---  id of the transaction that last made or deleted one, or of its own.
+--- `version`; its `owner`, a session; its number of `children`; `changed`, the
+--- id of the transaction that last made or deleted one, or of its own.
 function Reader:stat()
   local stat = { created = self:id() }
   take(self, 24)                    -- when it was changed, and both times
@@ -193,7 +199,7 @@ function Reader:stat()
 end
 
 --- Does anyone have a permission for a node that has this access control list?
--- @tparam[opt=codec.DELETE] integer permission
+---@param permission? integer default: codec.DELETE
 function Reader:is_open(permission)
   local n, unit = self:int(), permission or codec.DELETE
   for _ = 1, n do
@@ -208,7 +214,7 @@ function Reader:is_open(permission)
 end
 
 --- The server's first message: the session that it has given.
--- @treturn table|nil id, password, timeout (ms; 0: there is no such session)
+---@return table? # id, password, timeout (ms; 0: there is no such session)
 function codec.welcome(bytes)
   local its = codec.reader(bytes)
   its:int()
@@ -220,18 +226,18 @@ function codec.welcome(bytes)
 end
 
 --- The head of each later message.
--- @treturn integer xid
--- @treturn string zxid
--- @treturn integer err
--- @treturn table the reader of the rest
+---@return integer # xid
+---@return string # zxid
+---@return integer # err
+---@return table # the reader of the rest
 function codec.head(bytes)
   local its = codec.reader(bytes)
   return its:int(), its:id(), its:int(), its
 end
 
 --- The results of a multi: a list of error numbers, and the stat after its last
---  set. A multi that has failed has no error in its head.
--- @tparam table its a reader
+--- set. A multi that has failed has no error in its head.
+---@param its table a reader
 function codec.results(its)
   local errors, stat = {}, nil
   while not its.is_bad do
@@ -245,7 +251,7 @@ function codec.results(its)
 end
 
 --- An id of 64 bits as a number, such as a token.
--- @treturn number|nil nil if this runtime cannot have it exactly
+---@return number? # nil if this runtime cannot have it exactly
 function codec.number(id)
   local its = codec.reader(id)
   local high, low = its:int() % 4294967296, its:int() % 4294967296

@@ -1,11 +1,11 @@
 --- Where client:compute keeps a value on ZooKeeper. With KEY = name/compute:
---    KEY         the lock, of the kind `compute`
---    KEY/value   persistent: "<fresh> <gone> <until> <failure>\n<value>". The
---                value is fresh until the first time, and kept until the second
---                one; a failure, see recipes/compute.lua, until the third one
---  Times are seconds by the wall clock of the client that computed. Others
---  compare them with their own clocks, because ZooKeeper does not tell its
---  time.
+---   KEY         the lock, of the kind `compute`
+---   KEY/value   persistent: "<fresh> <gone> <until> <failure>\n<value>". The
+---               value is fresh until the first time, and kept until the second
+---               one; a failure, see recipes/compute.lua, until the third one
+--- Times are seconds by the wall clock of the client that computed. Others
+--- compare them with their own clocks, because ZooKeeper does not tell its
+--- time.
 
 local compute = require "rlock.recipes.compute"
 local nodes = require "rlock.zookeeper.nodes"
@@ -53,7 +53,7 @@ local function parse(data)
 end
 
 --- Reads the state, see recipes/compute.lua. For a waiter whose watch has not
---  fired, sends nothing: the state is unchanged.
+--- fired, sends nothing: the state is unchanged.
 function store.read(self, deadline, waiter)
   local server, now = self.session.server, self.session.host.time()
   local path, fault = server:path_of(self.key .. "/value")

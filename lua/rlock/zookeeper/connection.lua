@@ -1,16 +1,16 @@
 --- A session with ZooKeeper and its current connection. The session outlives
---  the connection: it is resumed with its id and password, perhaps on another
---  server, which cuts off the older connection. The session's ephemeral nodes
---  end with it.
---
---  Requests are answered in order, so any number of them may be in flight, and
---  a later one sees the effects of an earlier one. A request whose connection
---  is lost fails with "closed": it may have been applied. It is not retried
---  here.
---
---  A task keeps the session alive with a `sync` every tenth of its time-out,
---  and with writes while they are needed (see validity.lua). `epoch` counts the
---  sessions.
+--- the connection: it is resumed with its id and password, perhaps on another
+--- server, which cuts off the older connection. The session's ephemeral nodes
+--- end with it.
+---
+--- Requests are answered in order, so any number of them may be in flight, and
+--- a later one sees the effects of an earlier one. A request whose connection
+--- is lost fails with "closed": it may have been applied. It is not retried
+--- here.
+---
+--- A task keeps the session alive with a `sync` every tenth of its time-out,
+--- and with writes while they are needed (see validity.lua). `epoch` counts the
+--- sessions.
 
 local backoff = require "rlock.util.backoff"
 local codec = require "rlock.zookeeper.codec"
@@ -20,6 +20,30 @@ local singleflight = require "rlock.util.singleflight"
 local url = require "rlock.zookeeper.url"
 local validity = require "rlock.zookeeper.validity"
 
+---@class rlock.zookeeper.connection
+---@field host rlock.host
+---@field options table
+---@field hooks any
+---@field where any
+---@field hosts any
+---@field next_host number
+---@field session rlock.session
+---@field epoch number
+---@field seen any
+---@field validity any
+---@field singleflight any
+---@field pause any
+---@field not_before number
+---@field link any
+---@field is_ready boolean
+---@field is_closed boolean
+---@field calls table
+---@field xid number
+---@field answered number
+---@field watches table
+---@field silent any
+---@field timeout any
+---@field change any
 local connection = {}
 connection.__index = connection
 
@@ -46,16 +70,14 @@ local function shuffled(list, host)
   return copy
 end
 
---- @tparam table host
--- @tparam table options  the result of url.parse; timeout, connect_timeout,
---   watchdog: the time-out to ask for (seconds)
--- @tparam table hooks  functions, called outside of any task:
---   on_ready(is_new)  connected; is_new: with a new session
---   on_dropped(why)   the connection was lost
---   on_ended(why)     the session has ended, or may have
---   on_tick(now)      in a task of its own: does what is due, and returns when
---                     to call it again
---   is_needed()       optional: whether anything is held or waited for
+---@param host table
+---@param options table the result of url.parse; timeout, connect_timeout,
+---  watchdog: the time-out to ask for (seconds)
+---@param hooks table functions, called outside of any task: on_ready(is_new)
+---  connected; is_new: with a new session on_dropped(why) the connection was
+---  lost on_ended(why) the session has ended, or may have on_tick(now) in a
+---  task of its own: does what is due, and returns when to call it again
+---  is_needed() optional: whether anything is held or waited for
 function connection.new(host, options, hooks)
   return setmetatable({
     host = host, options = options, hooks = hooks,
@@ -75,6 +97,15 @@ end
 
 -- calls -----------------------------------------------------------------------
 
+---@class rlock.zookeeper.connection.Call
+---@field connection any
+---@field sent number
+---@field on_over any
+---@field is_over boolean
+---@field err any
+---@field its any
+---@field code any
+---@field detail any
 local Call = {}
 Call.__index = Call
 
@@ -85,10 +116,10 @@ local function finish(call)
 end
 
 --- Waits for the answer.
--- @tparam number deadline by host.now()
--- @treturn[1] integer the error, 0 for none
--- @treturn[1] table a reader of the rest
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+---@param deadline number by host.now()
+---@return integer? # the error, 0 for none
+---@return any # a reader of the rest
+---@return string? detail # for "cancelled", the value to raise
 function Call:wait(deadline)
   if not self.is_over then
     local host = self.connection.host
@@ -105,12 +136,12 @@ function Call:wait(deadline)
 end
 
 --- Sends a request, without waiting for its answer.
--- @tparam integer op one of codec.ops
--- @tparam[opt] string body
--- @tparam[opt] function on_over  called with the call when it is answered or
---   has failed, outside of any task
--- @treturn table call, with the fields `sent` and `is_over`; once it is over,
---   also `err` and `its` (a reader), or `code` and `detail`
+---@param op integer one of codec.ops
+---@param body? string
+---@param on_over? function called with the call when it is answered or has
+---  failed, outside of any task
+---@return table # call, with the fields `sent` and `is_over`; once it is over,
+---  also `err` and `its` (a reader), or `code` and `detail`
 function connection:post(op, body, on_over)
   local now = self.host.now()
   local call = setmetatable({ connection = self, sent = now,
@@ -243,8 +274,10 @@ local function open_link(self, at, deadline)
   return link
 end
 
--- Waits for an event of a link.
--- @return true, or nil, code, detail
+--- Waits for an event of a link.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function await(self, link, deadline, field)
   while not link[field] and not link.why do
     local is_set = link.event:pause(deadline - self.host.now())
@@ -317,10 +350,13 @@ local function check_chroot(self, deadline)
   return nil, "connect", err and errors.says(err, chroot) or detail
 end
 
+---@type function
 local keep
 
--- Connects to one server.
--- @return true, or nil, code, detail
+--- Connects to one server.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function try(self, at)
   local deadline = self.host.now() + self.options.connect_timeout
   local link, code, detail = open_link(self, at, deadline)
@@ -342,6 +378,7 @@ local function try(self, at)
     return nil, code or "connect", detail or link.why
   end
   self.is_ready = true
+  ---@cast sent -nil
   self.next_beat = is_new and sent + self.timeout * BEAT or 0
   link.since = self.host.now()
   self.address = link.frames:address() or at.host
@@ -372,8 +409,10 @@ local function round(self)
 end
 
 --- Connects, if there is no connection.
--- @tparam number deadline by host.now()
--- @return true, or nil, code, detail; for "cancelled", the value to raise
+---@param deadline number by host.now()
+---@return true?
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 function connection:connect(deadline)
   if self.is_ready then return true end
   if self.is_closed then return nil, "closed", "the client was closed" end
@@ -386,8 +425,8 @@ function connection:connect(deadline)
 end
 
 --- As `connect`, but retries while that may succeed.
--- @tparam number deadline by host.now()
--- @return as `connect`
+---@param deadline number by host.now()
+---@return any ... # as `connect`
 function connection:reach(deadline)
   if self.is_ready then return true end
   local ok, code, detail, last
@@ -439,8 +478,8 @@ function connection:sync(is_idle)
   end)
 end
 
--- Does what is due for a connection.
--- @treturn number when to call this again
+--- Does what is due for a connection.
+---@return number # when to call this again
 local function beat(self, now)
   if is_silent(self) then
     self:leave(("silent for %.2g s while requests waited"):format(self.silent))
@@ -481,9 +520,9 @@ function connection:wake(at)
 end
 
 --- Calls fn(is_deleted) once, when the server reports a change of a node. Call
---  this with the request that sets the watch. A lost connection drops both.
--- @tparam string path
--- @tparam function fn called outside of any task
+--- this with the request that sets the watch. A lost connection drops both.
+---@param path string
+---@param fn function called outside of any task
 function connection:watch(path, fn)
   local list = self.watches[path]
   if list then
@@ -512,7 +551,7 @@ local function finish_session(self, deadline, why)
 end
 
 --- Ends the session until the next call of `connect`. This frees its nodes.
--- @tparam number deadline by host.now()
+---@param deadline number by host.now()
 function connection:rest(deadline)
   local why = "the client rests"
   finish_session(self, deadline, why)
@@ -520,7 +559,7 @@ function connection:rest(deadline)
 end
 
 --- Ends the session, which frees its nodes at once, and the connection.
--- @tparam number deadline by host.now()
+---@param deadline number by host.now()
 function connection:close(deadline)
   if self.is_closed then return end
   self.is_closed = true

@@ -1,11 +1,10 @@
 --- ZooKeeper's errors: by number, with what each means for a request. The
---  fields of a row:
---    name   in ZooKeeper's documentation
---    says   a sentence for messages
---    ends   the connection is unusable, or the error transient: the client
---           reconnects, perhaps to another server. The request may have been
---           applied
---  @module rlock.zookeeper.errors
+--- fields of a row:
+---   name   in ZooKeeper's documentation
+---   says   a sentence for messages
+---   ends   the connection is unusable, or the error transient: the client
+---          reconnects, perhaps to another server. The request may have been
+---          applied
 
 local errors = {}
 
@@ -42,16 +41,16 @@ errors.NO_NODE, errors.NODE_EXISTS, errors.BAD_VERSION = -101, -110, -103
 errors.NOT_EMPTY, errors.NO_AUTH = -111, -102
 
 --- The row of an error.
--- @tparam integer number
--- @treturn table
+---@param number integer
+---@return table
 function errors.of(number)
   return rows[number] or { name = ("error %d"):format(number) }
 end
 
 --- A sentence about an error.
--- @tparam integer number
--- @tparam string path of the node
--- @treturn string
+---@param number integer
+---@param path string of the node
+---@return string
 function errors.says(number, path)
   local row = errors.of(number)
   return ("%s for %s%s"):format(row.name, path,

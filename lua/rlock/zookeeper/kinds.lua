@@ -127,10 +127,10 @@ local WHY_NOT = {
 }
 
 --- Finds a kind. All have fencing tokens, so "fenced_mutex" is the mutex.
---  Raises an error if ZooKeeper has no such kind.
--- @tparam string|table which
--- @tparam[opt=2] number level as in error()
--- @treturn table
+--- Raises an error if ZooKeeper has no such kind.
+---@param which string|table
+---@param level? integer as in error(); default: 2
+---@return table
 function kinds.load(which, level)
   if type(which) == "string" then which = which:gsub("^fenced_", "") end
   local found = all[which]
@@ -146,7 +146,7 @@ end
 function kinds.fenced(loaded) return loaded end
 
 --- The two sides of a read/write lock.
--- @tparam string name
+---@param name string
 function kinds.sides(name)
   return { read = kinds.load(name .. ".read", 4),
     write = kinds.load(name .. ".write", 4) }

@@ -1,18 +1,19 @@
 --- A count-down latch: the node `latch` below its path. Curator has none. The
---  first line of its data is the count, and how often it was set. Each other
---  line is the slot of a recent request, and the last number of that slot. A
---  change sets the node only in the version that was read. So a retry after a
---  lost reply finds its request in the data, and does not count twice. A retry
---  does not count either if the latch was set again. See
---  counters/deduplication.lua, and the driver, counters/latch.lua. At 0 the
---  node stays until it is deleted. If it was perhaps made, and has been deleted
---  since, a set is not retried: its outcome is unknown.
+--- first line of its data is the count, and how often it was set. Each other
+--- line is the slot of a recent request, and the last number of that slot. A
+--- change sets the node only in the version that was read. So a retry after a
+--- lost reply finds its request in the data, and does not count twice. A retry
+--- does not count either if the latch was set again. See
+--- counters/deduplication.lua, and the driver, counters/latch.lua. At 0 the
+--- node stays until it is deleted. If it was perhaps made, and has been deleted
+--- since, a set is not retried: its outcome is unknown.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local nodes = require "rlock.zookeeper.nodes"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.latch: rlock.zookeeper.target
 local latch = setmetatable({}, { __index = target })
 latch.__index = latch
 
@@ -22,7 +23,7 @@ local MOST_SET = 1000000000
 local ABSENT, NEVER = "absent", "never"
 
 --- A target for one request, see the back end contract.
--- @tparam string slot
+---@param slot string
 function latch:with(slot)
   return setmetatable({ slot = slot }, { __index = self })
 end
@@ -75,9 +76,11 @@ local function state(list)
   return { count > 0 and "held" or "free", count }
 end
 
--- The last transaction that made or deleted a node below the path. ABSENT:
--- there is no path; NEVER: no node was ever below it.
--- @return it, or nil, code, detail
+--- The last transaction that made or deleted a node below the path. ABSENT:
+--- there is no path; NEVER: no node was ever below it.
+---@return any # it
+---@return any code
+---@return string? detail
 local function last_change(self, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
     self.path, codec.read(self.path))
@@ -87,8 +90,8 @@ local function last_change(self, deadline)
   return stat.changed == stat.created and NEVER or stat.changed
 end
 
--- Makes the node, unless an earlier request of `self` may have done so.
--- @return as nodes.make
+--- Makes the node, unless an earlier request of `self` may have done so.
+---@return any ... # as nodes.make
 local function make(self, deadline, path, data)
   local last, code, detail = last_change(self, deadline)
   if not last then return nil, code, detail end
@@ -104,12 +107,12 @@ local function make(self, deadline, path, data)
   return ok, code, detail
 end
 
--- Changes the node. Retries if it has changed since, or if a reply is lost.
--- @tparam function change  of what `read` returns: the new count, and how often
---   it was set; nil: no change
--- @treturn[1] table what `read` returned last
--- @treturn[1] integer|nil the new count
--- @treturn[2] nil, code, detail
+--- Changes the node. Retries if it has changed since, or if a reply is lost.
+---@param change function of what `read` returns: the new count, and how often
+---  it was set; nil: no change
+---@return table | boolean | nil # what `read` returned last
+---@return any # the new count
+---@return string? detail
 local function update(self, deadline, number, change)
   local path = path_of(self)
   while true do

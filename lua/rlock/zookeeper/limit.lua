@@ -1,5 +1,5 @@
 --- How many permits a semaphore has: the node `limit` below its path, of 4
---  bytes, like Curator's SharedCount; and how many are taken.
+--- bytes, like Curator's SharedCount; and how many are taken.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -12,12 +12,11 @@ local ops = codec.ops
 local function path_of(target) return target.path .. "/limit" end
 
 --- Reads the limit.
--- @tparam table target  of a semaphore
--- @tparam number deadline by host.now()
--- @treturn[1] integer the limit
--- @treturn[1] integer its version
--- @treturn[2] boolean false: it was never set
--- @treturn[3] nil, code, detail
+---@param target table of a semaphore
+---@param deadline number by host.now()
+---@return any # the limit; false: it was never set
+---@return any # its version
+---@return string? detail
 function limit.read(target, deadline)
   local path = path_of(target)
   local data, version, detail = nodes.get_own(target, deadline, path)
@@ -29,24 +28,27 @@ function limit.read(target, deadline)
 end
 
 --- Reads the limit, and watches it until the gate is asked or left.
--- @tparam table target
--- @tparam table gate  the place of the first waiter
--- @return as limit.read
+---@param target table
+---@param gate table the place of the first waiter
+---@return any ... # as limit.read
 function limit.watch(target, gate, deadline)
   gate:attend(path_of(target))
   return limit.read(target, deadline)
 end
 
 --- Makes the node of the limit.
--- @treturn[1] boolean true, or false if it exists already
--- @treturn[2] nil, code, detail
+---@return boolean? # true, or false if it exists already
+---@return rlock.failure? code
+---@return string? detail
 function limit.make(target, n, deadline)
   return nodes.make(target.server, deadline, target.path, path_of(target),
     codec.int(n))
 end
 
 --- Sets the limit.
--- @return true, or nil, code, detail
+---@return true | integer | nil
+---@return any code
+---@return string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
   if target.server.access then
@@ -54,9 +56,11 @@ function limit.set(target, n, deadline)
     if now == nil then return nil, why, what end
   end
   while true do
+    ---@type any, any, any
     local err, code, detail = nodes.ask(target.server, deadline, ops.set, path,
       codec.set(path, codec.int(n)))
     if err == 0 then return true end
+    ---@type any
     local was_made = err
     if err then was_made, code, detail = limit.make(target, n, deadline) end
     if was_made ~= false then return was_made, code, detail end
@@ -64,7 +68,9 @@ function limit.set(target, n, deadline)
 end
 
 --- Adds to the limit, once.
--- @return true, or nil, code, detail
+---@return true?
+---@return any code
+---@return string? detail
 function limit.add(target, n, deadline)
   while true do
     local now, version, detail = limit.read(target, deadline)
@@ -80,9 +86,9 @@ function limit.add(target, n, deadline)
 end
 
 --- Counts the permits.
--- @treturn[1] integer how many are available; 0 if the limit was never set
--- @treturn[1] integer how many are taken
--- @treturn[2] nil, code, detail
+---@return number? # how many are available; 0 if the limit was never set
+---@return any # how many are taken
+---@return string? detail
 function limit.count(target, deadline)
   local now, code, detail = limit.read(target, deadline)
   if now == nil then return nil, code, detail end

@@ -26,14 +26,14 @@ function nodes.answer(call, deadline, path)
 end
 
 --- Sends a request, and retries until there is a reply.
--- @tparam table server the back end
--- @tparam number deadline by host.now()
--- @tparam integer op one of codec.ops
--- @tparam string path for messages
--- @tparam string body
--- @treturn[1] integer 0, or errors.NO_NODE
--- @treturn[1] table a reader of the reply
--- @treturn[2] nil, code, detail
+---@param server table the back end
+---@param deadline number by host.now()
+---@param op integer one of codec.ops
+---@param path string for messages
+---@param body string
+---@return integer? # 0, or errors.NO_NODE
+---@return any # a reader of the reply
+---@return string? detail
 function nodes.ask(server, deadline, op, path, body)
   local connection = server.connection
   while true do
@@ -46,15 +46,13 @@ function nodes.ask(server, deadline, op, path, body)
 end
 
 --- Reads a node.
--- @tparam table server
--- @tparam number deadline
--- @tparam string path
--- @tparam[opt] boolean is_watched  by connection:watch
--- @treturn[1] string its value
--- @treturn[1] integer its version
--- @treturn[1] string the id of the transaction that made it
--- @treturn[2] boolean false: there is no such node
--- @treturn[3] nil, code, detail
+---@param server table
+---@param deadline number
+---@param path string
+---@param is_watched? boolean by connection:watch
+---@return string|boolean|nil # its value; false: there is no such node
+---@return any # its version
+---@return string? # the id of the transaction that made it; detail
 function nodes.get(server, deadline, path, is_watched)
   while true do
     local err, its, detail = nodes.ask(server, deadline, ops.get, path,
@@ -86,18 +84,17 @@ function nodes.delete(server, deadline, path)
 end
 
 --- Sets the value of a node, once. The server must be connected.
--- @tparam table server
--- @tparam number deadline
--- @tparam string path
--- @tparam string value
--- @tparam[opt] integer version  that it must have; default: any
--- @tparam[opt] string own  the path of a node that must exist
--- @treturn[1] integer its new version
--- @treturn[2] nil
--- @treturn[2] string code: "closed" or "timeout": it may have been set; "lost":
---   the node `own` is gone; "zookeeper", "connect": it was not set
--- @treturn[2] string detail; for "cancelled", the value to raise
--- @treturn[2] integer|nil the error of the server
+---@param server table
+---@param deadline number
+---@param path string
+---@param value string
+---@param version? integer that it must have; default: any
+---@param own? string the path of a node that must exist
+---@return integer? # its new version
+---@return rlock.failure? code # "closed" or "timeout": it may have been set;
+---  "lost": the node `own` is gone; "zookeeper", "connect": it was not set
+---@return string? detail # for "cancelled", the value to raise
+---@return integer? # the error of the server
 function nodes.set(server, deadline, path, value, version, own)
   local op, body = ops.set, codec.set(path, value, version)
   if own then
@@ -126,17 +123,19 @@ function nodes.set(server, deadline, path, value, version, own)
 end
 
 --- Errors to ignore when the nodes above a path are made: another client made
---  one, or the server has deleted it again, because it was empty.
+--- one, or the server has deleted it again, because it was empty.
 local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
   [errors.NO_NODE] = true }
 
 --- Makes a path below the chroot, as containers. The server must be connected.
---  Anyone has access to those above the lock: other locks may be below them.
--- @tparam table server
--- @tparam number deadline by host.now()
--- @tparam string path
--- @tparam string lock  the path of the lock: `path`, or above it
--- @return true, or nil, code, detail
+--- Anyone has access to those above the lock: other locks may be below them.
+---@param server table
+---@param deadline number by host.now()
+---@param path string
+---@param lock string the path of the lock: `path`, or above it
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function nodes.make_containers(server, deadline, path, lock)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
   local made = chroot
@@ -159,16 +158,16 @@ function nodes.make_containers(server, deadline, path, lock)
 end
 
 --- Asks who may delete the children of a node, with `acl = "creator"`.
--- @treturn table|nil a call
+---@return table? # a call
 function nodes.ask_access(server, path)
   return server.access
     and server.connection:post(ops.get_acl, codec.text(path)) or nil
 end
 
 --- The code and detail if its children are not for this login only.
--- @tparam table|nil acl  a completed call of `ask_access`
--- @tparam string path
--- @tparam[opt] boolean is_value  it has a value, which others must not set
+---@param acl? table a completed call of `ask_access`
+---@param path string
+---@param is_value? boolean it has a value, which others must not set
 function nodes.refusal(acl, path, is_value)
   local permission = is_value and codec.WRITE or codec.DELETE
   if not acl or acl.err == 0 and not acl.its:is_open(permission) then
@@ -180,8 +179,8 @@ function nodes.refusal(acl, path, is_value)
 end
 
 --- As `get`, of a counter's node. With `acl = "creator"`, refuses one that
---  others may set or delete.
--- @tparam table target  whose `safe` is the node that was checked last
+--- others may set or delete.
+---@param target table whose `safe` is the node that was checked last
 function nodes.get_own(target, deadline, path, is_watched)
   local server = target.server
   local value, version, made = nodes.get(server, deadline, path, is_watched)
@@ -190,6 +189,7 @@ function nodes.get_own(target, deadline, path, is_watched)
   end
   for _, each in ipairs { target.path, path } do
     local acl = nodes.ask_access(server, each)
+    ---@cast acl -nil
     local err, code, detail = acl:wait(deadline)
     if not err then return nil, code, detail end
     code, detail = nodes.refusal(acl, each, each == path)
@@ -200,13 +200,14 @@ function nodes.get_own(target, deadline, path, is_watched)
 end
 
 --- Makes a persistent node.
--- @tparam table server
--- @tparam number deadline
--- @tparam string parent  of a counter, made as a container
--- @tparam string path
--- @tparam string value
--- @treturn[1] boolean true, or false if it exists already
--- @treturn[2] nil, code, detail; after "closed" it may have been made
+---@param server table
+---@param deadline number
+---@param parent string of a counter, made as a container
+---@param path string
+---@param value string
+---@return boolean? # true, or false if it exists already
+---@return rlock.failure? code
+---@return string? detail # after "closed" it may have been made
 function nodes.make(server, deadline, parent, path, value)
   local ok, code, detail = server.connection:reach(deadline)
   if ok then

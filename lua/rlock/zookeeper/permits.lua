@@ -1,12 +1,13 @@
 --- Permits with leases: a semaphore in which each permit has its own owner,
---  named by the permit's id. They have the nodes of a semaphore
---  (semaphore.lua). A permit is the hold of a target: the end of its lease
---  deletes its node. The driver is counters/permits.lua; its ids are bytes.
+--- named by the permit's id. They have the nodes of a semaphore
+--- (semaphore.lua). A permit is the hold of a target: the end of its lease
+--- deletes its node. The driver is counters/permits.lua; its ids are bytes.
 
 local identity = require "rlock.util.identity"
 local limit = require "rlock.zookeeper.limit"
 local target = require "rlock.zookeeper.target"
 
+---@class rlock.zookeeper.permits: rlock.zookeeper.target
 local permits = setmetatable({}, { __index = target })
 permits.__index = permits
 

@@ -1,29 +1,33 @@
 --- One of our nodes in a queue: ephemeral and sequential, below a parent. Its
---  name is Curator's: `_c_<uuid>-<mark><10 digits>`. Fields:
---    parent    the path of the queue
---    lock      that of the lock: the same, or the node above it
---    mark      what comes before the number: "lock-", "__READ__", ...
---    blocks    mark -> whether it waits for earlier nodes with this mark
---    node      its name; nil: there is none
---    number    its place in the order
---    created   the id of the transaction that made it
---    beside    another place, whose number the node shares, see target.lua
---    ahead     the node that is watched: nothing to do until it changes
---    most      how many nodes may be in the queue, in any order; then the queue
---              is watched instead of a node
---    gate      another place, which must be first in its own queue before this
---              one may have a node
---
---  The uuid is made before the node. So if the reply to a create is lost, the
---  list of nodes tells whether it was made. A `sync` precedes this list: the
---  server that resumed the session may not have the node yet. A uuid is used in
---  one session only: a node with it is certainly ours.
+--- name is Curator's: `_c_<uuid>-<mark><10 digits>`. Fields:
+---   parent    the path of the queue
+---   lock      that of the lock: the same, or the node above it
+---   mark      what comes before the number: "lock-", "__READ__", ...
+---   blocks    mark -> whether it waits for earlier nodes with this mark
+---   node      its name; nil: there is none
+---   number    its place in the order
+---   created   the id of the transaction that made it
+---   beside    another place, whose number the node shares, see target.lua
+---   ahead     the node that is watched: nothing to do until it changes
+---   most      how many nodes may be in the queue, in any order; then the queue
+---             is watched instead of a node
+---   gate      another place, which must be first in its own queue before this
+---             one may have a node
+---
+--- The uuid is made before the node. So if the reply to a create is lost, the
+--- list of nodes tells whether it was made. A `sync` precedes this list: the
+--- server that resumed the session may not have the node yet. A uuid is used in
+--- one session only: a node with it is certainly ours.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local identity = require "rlock.util.identity"
 local nodes = require "rlock.zookeeper.nodes"
 
+---@class rlock.zookeeper.place
+---@field parent any
+---@field number any
+---@field watching any
 local place = {}
 place.__index = place
 
@@ -36,7 +40,7 @@ local MARKS = { "lock-", "__READ__", "__WRIT__", "lease-", "member-", "latch-",
   "__lock__" }
 
 --- The mark and the number of a node; nil for one of another kind.
--- @tparam string name
+---@param name string
 function place.parse(name)
   local number = tonumber(sub(name, -DIGITS))
   for _, mark in ipairs(number and MARKS or {}) do
@@ -46,9 +50,9 @@ function place.parse(name)
   end
 end
 
---- @tparam table server the back end: host, connection, data(owner)
--- @tparam table fields parent, lock, mark, blocks; `data`, or `owner` for it;
---   on_wake, called outside of any task when a retry may succeed
+---@param server table the back end: host, connection, data(owner)
+---@param fields table parent, lock, mark, blocks; `data`, or `owner` for it;
+---  on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
   self.server, self.connection = server, server.connection
@@ -107,12 +111,13 @@ local function find(self, names)
   end
 end
 
--- The nearest node before ours that it waits for; nil: none.
--- @treturn string|nil
--- @treturn boolean whether our node is in the list
--- @treturn string|nil the mark of another kind
+--- The nearest node before ours that it waits for; nil: none.
+---@return string?
+---@return boolean # whether our node is in the list
+---@return string? # the mark of another kind
 local function survey(self, names)
   local own, mine, blocks = self.node, self.number, self.blocks
+  ---@type any, any, any, any
   local ahead, last, is_there, other = nil, -1, false, nil
   for i = 1, #names do
     local name = names[i]
@@ -154,10 +159,10 @@ local function start_watch(self, path, always)
   self.connection:watch(path, on_change)
 end
 
--- Makes our node if there is none, and lists the queue.
--- @treturn[1] table names
--- @treturn[2] boolean false: retry
--- @treturn[3] nil, code, detail
+--- Makes our node if there is none, and lists the queue.
+---@return table|boolean|nil # names; false: retry
+---@return rlock.failure? code
+---@return string? detail
 local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
@@ -192,8 +197,9 @@ local function look(self, deadline)
   return names
 end
 
--- Watches the node ahead.
--- @treturn boolean|nil whether it is still there; nil: code, detail
+--- Watches the node ahead.
+---@return boolean? # whether it is still there; nil: code, detail
+---@return any ...
 local function watch(self, ahead, deadline)
   local path = self.parent .. "/" .. ahead
   start_watch(self, path)
@@ -220,12 +226,13 @@ function place:is_shut_out()
 end
 
 --- Asks whether it is our turn; makes our node if there is none. Retries until
---  the deadline, or until the gate must be asked again, see `is_shut_out`.
--- @tparam number deadline by host.now()
--- @tparam[opt] boolean is_try  do not watch the node ahead
--- @treturn[1] boolean whether nothing is ahead
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise. Our node
---   may be in the queue
+--- the deadline, or until the gate must be asked again, see `is_shut_out`.
+---@param deadline number by host.now()
+---@param is_try? boolean do not watch the node ahead
+---@return boolean? # whether nothing is ahead
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise. Our node may be
+---  in the queue
 function place:ask(deadline, is_try)
   local connection = self.connection
   while true do
@@ -271,7 +278,7 @@ function place:ask(deadline, is_try)
 end
 
 --- Watches a node that may not exist, while ours is first in its queue.
--- @tparam string path
+---@param path string
 function place:attend(path)
   start_watch(self, path, true)
   self.connection:post(ops.exists, codec.read(path, true))
@@ -291,9 +298,10 @@ local function is_gone(self)
     or not self.node and not self.is_in_doubt
 end
 
--- Deletes it once.
--- @treturn[1] boolean whether it was there
--- @treturn[2] nil, code, detail
+--- Deletes it once.
+---@return boolean? # whether it was there
+---@return rlock.failure? code
+---@return string? detail
 local function delete(self, deadline)
   local connection = self.connection
   if not self.node then
@@ -342,11 +350,12 @@ local function doom(self)
 end
 
 --- Deletes its node. A node that cannot be deleted in time is deleted by the
---  back end later, or ends with the session.
--- @tparam number deadline by host.now()
--- @treturn[1] boolean whether it was there; true if an earlier attempt, whose
---   reply was lost, may have deleted it
--- @treturn[2] nil, code, detail
+--- back end later, or ends with the session.
+---@param deadline number by host.now()
+---@return boolean? # whether it was there; true if an earlier attempt, whose
+---  reply was lost, may have deleted it
+---@return rlock.failure? code
+---@return string? detail
 function place:leave(deadline)
   self.server.doomed[self] = nil               -- no other task deletes it now
   unwatch(self)
@@ -359,8 +368,8 @@ function place:leave(deadline)
 end
 
 --- Sends the delete of its node, without waiting. If that fails, the back end
---  deletes it later.
--- @treturn boolean false: it could not be sent, so call `leave`
+--- deletes it later.
+---@return boolean # false: it could not be sent, so call `leave`
 function place:abandon()
   local doomed = self.server.doomed
   unwatch(self)

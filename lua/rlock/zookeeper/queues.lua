@@ -1,18 +1,18 @@
 --- The nodes of a lock, as a list of its path shows them: their order, those
---  that hold the lock, and who made them. Pure.
+--- that hold the lock, and who made them. Pure.
 
 local place = require "rlock.zookeeper.place"
 
 local queues = {}
 
 --- The data of a node whose holder is asked to release the lock, and the end of
---  the data of one that has a callback for it; see revoker.lua.
+--- the data of one that has a callback for it; see revoker.lua.
 queues.REVOKE, queues.MARK = "__REVOKE__", " revocable"
 
 --- The nodes of locks among the children of a path, in order.
--- @tparam table names
--- @tparam string path
--- @treturn table a list of { name, mark, number, path }
+---@param names table
+---@param path string
+---@return table # a list of { name, mark, number, path }
 function queues.sorted(names, path)
   local list = {}
   for _, name in ipairs(names) do
@@ -30,10 +30,10 @@ function queues.sorted(names, path)
 end
 
 --- The nodes that hold the lock: the first, or several that share it. Readers
---  share it if they are before the first writer, or have its number.
--- @tparam table list from `sorted`
--- @tparam[opt=1] integer most  how many nodes may share it
--- @treturn table a list
+--- share it if they are before the first writer, or have its number.
+---@param list table from `sorted`
+---@param most? integer how many nodes may share it; default: 1
+---@return table # a list
 function queues.holders(list, most)
   local first = list[1]
   local is_pair = first and first.mark:find "^__%u"
@@ -49,12 +49,11 @@ function queues.holders(list, most)
 end
 
 --- Who made a node.
--- @tparam string data of the node
--- @treturn string|nil the owner, if rlock made it
--- @treturn string|nil then the name of the client's connections, see
---   identity.lua
--- @treturn string|nil the address; what another program wrote
--- @treturn string|nil what a waiter has announced, see lock/deadlock.lua
+---@param data string of the node
+---@return string? # the owner, if rlock made it
+---@return string? # then the name of the client's connections, see identity.lua
+---@return string? # the address; what another program wrote
+---@return string? # what a waiter has announced, see lock/deadlock.lua
 function queues.maker(data)
   if data:sub(1, #queues.REVOKE) == queues.REVOKE then return nil end
   if data:sub(-#queues.MARK) == queues.MARK then

@@ -1,11 +1,11 @@
 --- Release requests on ZooKeeper, compatible with Curator: its Revoker sets the
---  data of a holder's node to "__REVOKE__". The holder watches its node. A node
---  whose holder has a callback has no data if it is Curator's, and data that
---  end with MARK if it is rlock's. Curator's format has no room for a reason,
---  so only a request to an rlock holder has more data:
---    __REVOKE__ <id> <reason>
---  The holder then restores its data, so that `rlockctl status` shows the
---  holder.
+--- data of a holder's node to "__REVOKE__". The holder watches its node. A node
+--- whose holder has a callback has no data if it is Curator's, and data that
+--- end with MARK if it is rlock's. Curator's format has no room for a reason,
+--- so only a request to an rlock holder has more data:
+---   __REVOKE__ <id> <reason>
+--- The holder then restores its data, so that `rlockctl status` shows the
+--- holder.
 
 local codec = require "rlock.zookeeper.codec"
 local nodes = require "rlock.zookeeper.nodes"
@@ -22,10 +22,10 @@ local function mark(server, entry, version)
 end
 
 --- Calls heard(request) for each request, outside of any task.
--- @tparam table target
--- @tparam string owner  the name of the holder
--- @tparam function heard
--- @treturn function stops listening
+---@param target table
+---@param owner string the name of the holder
+---@param heard function
+---@return function # stops listening
 function revoker.listen(target, owner, heard)
   local entry = target:held_by(owner)
   if not entry then return function() end end
@@ -35,9 +35,9 @@ function revoker.listen(target, owner, heard)
 end
 
 --- Handles new data of a node whose holder has a callback.
--- @tparam table server the back end
--- @tparam table entry
--- @tparam table its  a reader of the reply to a get
+---@param server table the back end
+---@param entry table
+---@param its table a reader of the reply to a get
 function revoker.seen(server, entry, its)
   local data, stat = its:text() or "", its:stat()
   if its.is_bad or data:sub(-#MARK) == MARK
@@ -60,12 +60,12 @@ local function data_for(data, request)
 end
 
 --- Sends a request to all holders of a lock, on both sides of a pair.
--- @tparam table target
--- @tparam number deadline by host.now()
--- @tparam string request
--- @treturn[1] integer the number of holders that have a callback for it
--- @treturn[1] boolean whether there are holders
--- @treturn[2] nil, code, detail
+---@param target table
+---@param deadline number by host.now()
+---@param request string
+---@return integer? # the number of holders that have a callback for it
+---@return any # whether there are holders
+---@return string? detail
 function revoker.ask(target, deadline, request)
   local holders, code, detail = target:holders(deadline)
   if not holders then return nil, code, detail end

@@ -1,13 +1,13 @@
 --- A semaphore: Curator's InterProcessSemaphoreV2. Below its path are
---    locks    a queue: the first waiter in it may take permits
---    leases   a node for each permit that is taken
---    limit    4 bytes, the number of permits: a SharedCount of Curator's
---  A permit belongs to the session of the client that took it: only that client
---  can release it, and it ends with the session.
---
---  A call takes all of its permits or none. While some are missing, the nodes
---  of the others exist already. They delay no other waiter: the first waiter in
---  the queue stays first, and the next one waits in any case.
+---   locks    a queue: the first waiter in it may take permits
+---   leases   a node for each permit that is taken
+---   limit    4 bytes, the number of permits: a SharedCount of Curator's
+--- A permit belongs to the session of the client that took it: only that client
+--- can release it, and it ends with the session.
+---
+--- A call takes all of its permits or none. While some are missing, the nodes
+--- of the others exist already. They delay no other waiter: the first waiter in
+--- the queue stays first, and the next one waits in any case.
 
 local base = require "rlock.counters.semaphore"
 local call = require "rlock.counters.call"
@@ -138,12 +138,12 @@ local function release(self, n)
 end
 
 --- Releases permits of this client.
--- @tparam[opt=1] integer n
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string "not_held": this client has fewer; "lost": the node of one
---   was deleted; or why the request failed: then it is retried later
--- @treturn[2] string detail
+---@param n? any a whole number; default: 1
+---@return boolean? # true
+---@return rlock.failure? code # "not_held": this client has fewer; "lost": the
+---  node of one was deleted; or why the request failed: then it is retried
+---  later
+---@return string? detail
 function semaphore:release(n)
   n = tonumber(check.count(n == nil and 1 or n, "n", 0))
   return self.session.host.whole(release, self, n)
@@ -161,10 +161,10 @@ local function set(self, n)
 end
 
 --- Sets the number of permits, unless it is set already.
--- @tparam integer n
--- @treturn[1] boolean true
--- @treturn[2] nil, "refused", detail: it is set already
--- @treturn[3] nil, code, detail
+---@param n any a whole number;
+---@return boolean? # true
+---@return rlock.failure? code # "refused"
+---@return string? detail # it is set already; detail
 function semaphore:set(n, options)
   n = tonumber(check.count(n, "n", 0))
   if options ~= nil then
@@ -178,18 +178,19 @@ local function add(self, n)
 end
 
 --- Adds permits, or removes some. Permits that are taken stay valid.
--- @tparam integer n may be negative
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail; after "timeout" or "closed" it may have been
---   done
+---@param n any a whole number; may be negative
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail # after "timeout" or "closed" it may have been done
 function semaphore:add(n)
   n = tonumber(check.count(n, "n", -2147483647))
   return self.session.host.whole(add, self, n)
 end
 
 --- Acquires all available permits.
--- @treturn[1] integer their number
--- @treturn[2] nil, code, detail
+---@return integer? # their number
+---@return rlock.failure? code
+---@return string? detail
 function semaphore:drain()
   while true do
     local n, code, detail = self:available()

@@ -1,13 +1,13 @@
 --- A lock of one name: its operations, with the replies of a Redis policy (see
---  verdicts.lua). The server knows nodes, not owners. So each owner has an
---  *entry* here, while it holds the lock or waits for it:
---    owner     its name
---    place     its node, see place.lua
---    is_held   whether it holds the lock
---    want      its count of holds
---    token     the id of the transaction that made the node
---    deadline  when its lease ends, by host.now(); then the node is deleted
---  A renewal sends nothing for an entry: it moves this deadline.
+--- verdicts.lua). The server knows nodes, not owners. So each owner has an
+--- *entry* here, while it holds the lock or waits for it:
+---   owner     its name
+---   place     its node, see place.lua
+---   is_held   whether it holds the lock
+---   want      its count of holds
+---   token     the id of the transaction that made the node
+---   deadline  when its lease ends, by host.now(); then the node is deleted
+--- A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
 local identity = require "rlock.util.identity"
@@ -17,6 +17,12 @@ local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
 
+---@class rlock.zookeeper.target
+---@field check_kind function
+---@field path any
+---@field policy table of kinds.lua
+---@field server table
+---@field entries any
 local target = {}
 target.__index = target
 
@@ -27,10 +33,10 @@ local max, min = math.max, math.min
 local MOST = 100                  -- holders that are looked at
 local UNKNOWN = -1                -- milliseconds until the lock may be free
 
---- @tparam table server the back end
--- @tparam table policy  of kinds.lua
--- @tparam string path
--- @tparam[opt] table class  of a counter: it inherits from this one
+---@param server table the back end
+---@param policy table of kinds.lua
+---@param path string
+---@param class? table of a counter: it inherits from this one
 function target.new(server, policy, path, class)
   return setmetatable({
     server = server, policy = policy, path = path,
@@ -41,7 +47,7 @@ end
 -- entries ---------------------------------------------------------------------
 
 --- The channel that wakes this owner, which may wait for both sides of a
---  read/write lock; without an owner, all waiters.
+--- read/write lock; without an owner, all waiters.
 function target:channel(owner)
   return ("%s#%s %s"):format(self.path, self.policy.name, owner or "")
 end
@@ -126,9 +132,9 @@ function target:forget(entry)
 end
 
 --- Drops an entry, and deletes its node.
--- @tparam table entry
--- @tparam number deadline by host.now()
--- @return as place:leave
+---@param entry table
+---@param deadline number by host.now()
+---@return any # as place:leave
 function target:drop(entry, deadline)
   self:forget(entry)
   if entry.gate then self.server:leave_place(entry.gate) end
@@ -182,8 +188,10 @@ local function hold_until(entry, deadline)
 end
 
 --- Checks once that the path of a mutex or counter has no nodes of another
---  kind. (Other locks see that in the list of their queue.)
--- @return true, or nil, code, detail
+--- kind. (Other locks see that in the list of their queue.)
+---@return true?
+---@return any code
+---@return string? detail
 function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
@@ -278,7 +286,7 @@ function run.release(self, deadline, now, owner, ms, want)
     if is_there == nil then return nil, code, detail, true end
     if not entry.is_held then return { "lost" } end
     entry.want = want
-    hold_until(entry, now + tonumber(ms) / 1000)
+    hold_until(entry, now + tonumber(ms) --[[@as number]] / 1000)
     return { "kept" }, nil, nil, false, now
   end
   local was_there, code, detail = self:drop(entry, deadline)
@@ -295,7 +303,7 @@ function run.leave(self, deadline, _, owner)
 end
 
 --- Renews a hold, after a sync.
--- @return the reply
+---@return any # the reply
 function target:renew(owner, now, ms)
   local entry = self:held_by(owner)
   if not entry then return { "lost" } end
@@ -316,8 +324,10 @@ local function queue_of(self, path, deadline)
   return queues.sorted(names, path)
 end
 
--- Reads a node of a list: its `data`, and `created`.
--- @return whether it is there; or nil, code, detail
+--- Reads a node of a list: its `data`, and `created`.
+---@return any # whether it is there
+---@return any code
+---@return string? detail
 local function read(self, node, deadline)
   local data, version, made = nodes.get(self.server, deadline, node.path)
   if not data then return data, version, made end
@@ -326,9 +336,11 @@ local function read(self, node, deadline)
 end
 
 --- The nodes that hold the lock, the first of them with the fields that `read`
---  sets; for a read/write lock, those of both sides.
--- @return the nodes, how many wait, and the list of both unless waiting has a
---   queue of its own; or nil, code, detail
+--- sets; for a read/write lock, those of both sides.
+---@return any # the nodes, how many wait, and the list of both unless waiting
+---  has a queue of its own
+---@return any code
+---@return string? detail
 function target:holders(deadline)
   local policy = self.policy
   local path = self.path .. (policy.leases and "/leases" or "")
@@ -378,6 +390,7 @@ function run.peek(self, deadline, now, owner)
     queue, code, detail = tell_queue(self, all, #holders, deadline)
     if not queue then return nil, code, detail end
   end
+  ---@type any, any, any, any
   local entry, mine, list, identities = self.entries[owner], 0, {}, {}
   local token, mark = nil, self.policy.peer and self.policy.queue.mark
   for _, node in ipairs(holders) do
@@ -419,6 +432,7 @@ end
 target.operations = run
 
 --- Runs an operation, see the back end contract.
+---@return any ...
 function target:run(name, deadline, now, a, b, c, more)
   return self.operations[name](self, deadline, now, a, b, c, more)
 end
@@ -426,10 +440,12 @@ end
 -- its server ------------------------------------------------------------------
 
 --- Announces a wait to other processes, in the data of the waiter's node.
--- @tparam number deadline by host.now()
--- @tparam string owner
--- @tparam[opt] string text  default: the wait is over, and its node is gone
--- @return true; or nil, code, detail
+---@param deadline number by host.now()
+---@param owner string
+---@param text? string default: the wait is over, and its node is gone
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function target:announce(deadline, owner, text)
   if self.policy.data then return true end      -- what Curator's clients read
   local entry, server = self.entries[owner], self.server

@@ -1,8 +1,7 @@
 --- Addresses of ZooKeeper servers.
---    zk://[user:password@]host[:port],host2[:port],.../chroot
---    zks://  the same, over TLS
---  No text returned by this file shows a password.
---  @module rlock.zookeeper.url
+---   zk://[user:password@]host[:port],host2[:port],.../chroot
+---   zks://  the same, over TLS
+--- No text returned by this file shows a password.
 
 local authority = require "rlock.util.authority"
 
@@ -11,7 +10,7 @@ local url = {}
 local PORT, MOST = 2181, 64             -- the usual port; hosts
 
 --- Why a path cannot be a node's, or nil.
--- @tparam string path absolute
+---@param path string absolute
 function url.fault(path)
   if path:find("%c") then
     return "it has a control character"
@@ -53,10 +52,11 @@ local function set_chroot(result, path)
 end
 
 --- Parses an address.
--- @tparam string text
--- @treturn[1] table hosts (a list of { host, port }), chroot ("" or a path),
---   username, password, tls
--- @treturn[2] nil, "usage", detail
+---@param text string
+---@return table? # hosts (a list of { host, port }), chroot ("" or a path),
+---  username, password, tls
+---@return rlock.failure? code # "usage"
+---@return string? detail
 function url.parse(text)
   local scheme, rest = text:match("^(%a+)://(.*)$")
   scheme = scheme and scheme:lower()
@@ -65,6 +65,7 @@ function url.parse(text)
   end
   local result = { tls = scheme == "zks", chroot = "" }
   local login, hosts, path, query = authority.split(rest)
+  ---@cast path -nil
   local fault = (query or path:find("#", 1, true))
     and "a ?query or # is not allowed"
     or login and set_login(result, login)

@@ -1,15 +1,19 @@
 --- Until when a session is certainly alive. Pure. README.md has the proof, in
---  "How long a hold is valid".
---
---  - `heard`: the leader has heard of the session then, or later. A handshake
---    tells; and three syncs, each sent after the answer to the one before: the
---    second one after a quarter of the time-out, in which the leader asks the
---    follower for its sessions, and the third one when that must be on its way.
---  - `confirmed`: a later leader has been elected only after that, and gives
---    the session its full time-out. Only an answered write tells, because a
---    leader that was deposed answers handshakes and syncs alone.
---  @module rlock.zookeeper.validity
+--- "How long a hold is valid".
+---
+--- - `heard`: the leader has heard of the session then, or later. A handshake
+---   tells; and three syncs, each sent after the answer to the one before: the
+---   second one after a quarter of the time-out, in which the leader asks the
+---   follower for its sessions, and the third one when that must be on its way.
+--- - `confirmed`: a later leader has been elected only after that, and gives
+---   the session its full time-out. Only an answered write tells, because a
+---   leader that was deposed answers handshakes and syncs alone.
 
+---@class rlock.zookeeper.validity
+---@field ends number
+---@field heard any
+---@field confirmed any
+---@field syncs table
 local validity = {}
 validity.__index = validity
 
@@ -31,9 +35,9 @@ local function update(self)
 end
 
 --- A session was made or resumed.
--- @tparam number sent    when the handshake was sent
--- @tparam number timeout seconds, as the server has granted them
--- @tparam boolean is_new
+---@param sent number when the handshake was sent
+---@param timeout number seconds, as the server has granted them
+---@param is_new boolean
 function validity:begin(sent, timeout, is_new)
   self.timeout, self.heard, self.syncs = timeout, sent, {}
   if is_new then self.confirmed = sent end
@@ -41,7 +45,7 @@ function validity:begin(sent, timeout, is_new)
 end
 
 --- A write was answered.
--- @tparam number sent when it was sent
+---@param sent number when it was sent
 function validity:wrote(sent)
   self.confirmed = max(self.confirmed, sent)
   update(self)
@@ -60,8 +64,8 @@ local function answered_by(syncs, index, at)
 end
 
 --- A sync was answered.
--- @tparam number sent when it was sent
--- @tparam number now  when it was answered
+---@param sent number when it was sent
+---@param now number when it was answered
 function validity:synced(sent, now)
   local syncs, timeout = self.syncs, self.timeout
   local late = timeout * LATE

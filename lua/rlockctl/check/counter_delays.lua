@@ -1,6 +1,6 @@
 --- Delays and leaks of semaphore, permits and latch: a lost wake, a busy reply
---  whose time is too long, a key that lasts too long, a request that shortens a
---  lease. For locks, see delays.lua and leaks.lua.
+--- whose time is too long, a key that lasts too long, a request that shortens a
+--- lease. For locks, see delays.lua and leaks.lua.
 
 local counter_delays = {}
 
@@ -65,10 +65,10 @@ local function check_busy(model, state, ms)
 end
 
 --- Checks a step that has executed an operation.
--- @tparam table model
--- @tparam table before the state before it
--- @tparam table result
--- @treturn string|nil a fault
+---@param model table
+---@param before table the state before it
+---@param result table
+---@return string? # a fault
 function counter_delays.check_step(model, before, result)
   if not is_sure(model, before) then return end
   if result.verdict == "busy" then
@@ -132,8 +132,8 @@ local function check_keys(model, server)
 end
 
 --- Checks a state.
--- @treturn string|nil a fault
--- @treturn table|nil the faulty operation, if it is not that of the last step
+---@return string? # a fault
+---@return table? # the faulty operation, if it is not that of the last step
 function counter_delays.check(model, state)
   if not is_sure(model, state) then return end
   local fault = check_keys(model, state.server)

@@ -1,13 +1,13 @@
 --- The semantics of semaphore, permits and latch, for counters.lua: the
---  requests that lua/rlock/counters/ sends, and the effect of each. A kind has
---    start(model)                   the first request
---    offers(model, state, client)   lists of { op, n }
---    arguments(model, client, request) keys and words
---    apply[op](state, client, request, result) changes `state.free` and others
---      as the request must, the first time that it takes effect; returns
---      whether it has, and a fault
---    undo                           the operation that rolls back an acquire
---    tick                           ms of a tick, by default
+--- requests that lua/rlock/counters/ sends, and the effect of each. A kind has
+---   start(model)                   the first request
+---   offers(model, state, client)   lists of { op, n }
+---   arguments(model, client, request) keys and words
+---   apply[op](state, client, request, result) changes `state.free` and others
+---     as the request must, the first time that it takes effect; returns
+---     whether it has, and a fault
+---   undo                           the operation that rolls back an acquire
+---   tick                           ms of a tick, by default
 
 local kinds = {}
 
@@ -21,6 +21,7 @@ local function text(n) return ("%d"):format(n) end
 local function slotted(model, client, request)
   local keys = model.keys
   local slot = ("%s:%s:1"):format(keys[3], client.name)
+  ---@type any
   local words = { text(request.number), MEMORY, text(request.n), "publish" }
   if request.undone then words[5] = text(request.undone) end
   return { keys[1], keys[2], slot,

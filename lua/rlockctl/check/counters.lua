@@ -1,14 +1,14 @@
 --- Models of semaphore, permits and latch for explore.lua, with the methods of
---  locks.lua. A state has the number expected on the server, `free`: each
---  request changes it once, however often it is executed. A client has
---    number    of its last request      pending   the request without a reply
---    taken     permits held; for `permits`, the number of earlier ones
---    ends      the end of its lease (permits)       left   requests to send
---
---  A step is { what = "request", client =, op =, n =, reply = "received" or
---  "lost" }, a "retry" or "give up", or one of the server, as in steps.lua.
---  After the server has lost a key, or its clock has jumped, the model accepts
---  the server's counts, and the effects of retried requests (`is_forgiven`).
+--- locks.lua. A state has the number expected on the server, `free`: each
+--- request changes it once, however often it is executed. A client has
+---   number    of its last request      pending   the request without a reply
+---   taken     permits held; for `permits`, the number of earlier ones
+---   ends      the end of its lease (permits)       left   requests to send
+---
+--- A step is { what = "request", client =, op =, n =, reply = "received" or
+--- "lost" }, a "retry" or "give up", or one of the server, as in steps.lua.
+--- After the server has lost a key, or its clock has jumped, the model accepts
+--- the server's counts, and the effects of retried requests (`is_forgiven`).
 
 local transitions = require "rlockctl.check.transitions"
 local counter_delays = require "rlockctl.check.counter_delays"
@@ -17,6 +17,18 @@ local snapshot = require "rlockctl.check.snapshot"
 local verdicts = require "rlock.lock.verdicts"
 local notation = require "rlockctl.check.notation"
 
+---@class rlockctl.check.counters
+---@field name string
+---@field policy rlock.loaded_policy
+---@field bounds any
+---@field kind any
+---@field tick any
+---@field lock_name any
+---@field keys any
+---@field limits any
+---@field faults any
+---@field lease number
+---@field total any
 local counters = {}
 counters.__index = counters
 
@@ -24,9 +36,9 @@ counters.__index = counters
 -- the server's deduplication window.
 local SETTLE = 300000
 
---- @tparam table policy the result of policy.load
--- @tparam table bounds  as for locks.new
--- @treturn table
+---@param policy table the result of policy.load
+---@param bounds table as for locks.new
+---@return table
 function counters.new(policy, bounds)
   if bounds.faults["break"] then
     error(("--faults: %s cannot be broken"):format(policy.name), 0)
@@ -49,6 +61,15 @@ end
 
 -- states ----------------------------------------------------------------------
 
+---@class rlockctl.check.counters.State
+---@field server table
+---@field clients table
+---@field ticks any
+---@field free number
+---@field total any
+---@field leases table
+---@field copies table
+---@field server_faults any
 local state_of = {}
 state_of.__index = state_of
 
@@ -326,7 +347,7 @@ local ALONE = { name = "Z", taken = 0 }   -- a client for queries
 function counters:is_timed() return self.kind.has_leases end
 
 --- The first state, after the request that sets the number; `first` is its
---  result.
+--- result.
 function counters:start()
   self.empty = self.empty or snapshot.empty(self.kind.has_leases)
   local state = setmetatable({

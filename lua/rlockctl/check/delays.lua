@@ -1,7 +1,7 @@
 --- Delays are faults: a lock that the server keeps beyond the last lease, a
---  lost wake, a busy reply with too long a time, a holder that `peek` lists
---  after its lease. Each check returns a fault as text, or nothing. `due`
---  (state.lua) is the time until which the server must know a hold.
+--- lost wake, a busy reply with too long a time, a holder that `peek` lists
+--- after its lease. Each check returns a fault as text, or nothing. `due`
+--- (state.lua) is the time until which the server must know a hold.
 
 local naming = require "rlock.naming"
 local transitions = require "rlockctl.check.transitions"
@@ -13,8 +13,8 @@ local POLL = 5000         -- ms: the longest that a waiter sleeps by default
 local ROUND = 1           -- ms: a retry comes after the lease, not with it
 
 --- The longest wait of the only waiter after the last lease, in ms. Without a
---  queue (`leave`), only a lease can block it.
--- @tparam table policy
+--- queue (`leave`), only a lease can block it.
+---@param policy table
 function delays.patience(policy)
   local slack = (policy.slack or 0) * 1000
   if not policy.ops.leave or policy.hands_over then return slack + ROUND end
@@ -22,7 +22,7 @@ function delays.patience(policy)
 end
 
 --- Is the expected state of the server certain? It is not after the server lost
---  a key, its clock jumped, or an old request was executed again.
+--- a key, its clock jumped, or an old request was executed again.
 function delays.is_sure(lock, state)
   return state.server_faults == lock.bounds.server_faults and not state.copies
 end
@@ -62,9 +62,9 @@ local function next_of_waiter(lock, server, name, side, is_first)
   return acquire(lock, server, name, side, lock.leases[1])
 end
 
--- Retries as a waiter does, until it gets the lock.
--- @return { fault = }, or { at = the time of the grant, may_poll = whether a
---   busy reply gave no time for the retry }
+--- Retries as a waiter does, until it gets the lock.
+---@return any # { fault = }, or { at = the time of the grant, may_poll =
+---  whether a busy reply gave no time for the retry }
 local function wait_alone(lock, server, name, side)
   local most = lock.leases[#lock.leases] + POLL + lock.slack
     + transitions.jump(lock)
@@ -192,6 +192,7 @@ function delays.check_peek(lock, state)
       listed, result = peeked(lock, state.server:probe(last - state.server.now),
         side)
       if listed ~= "" then
+        ---@cast result any
         return ("kept too long: peek lists the holder %s after the end of all "
           .. "leases"):format(listed), result.op
       end
@@ -241,7 +242,7 @@ local function has_room(lock, entered, side, name)
       == "held"
 end
 
--- @param waiter name, side, lease; it waits before the step
+---@param waiter any name, side, lease; it waits before the step
 local function check_wake(lock, server, result, waiter)
   local name, side = waiter.name, waiter.side
   if acquire(lock, server, name, side, waiter.lease).verdict ~= "busy" then
@@ -314,11 +315,11 @@ local function check_wakes(lock, before, step, result)
 end
 
 --- Checks a step that has executed an operation.
--- @tparam table lock
--- @tparam table before the state before it
--- @tparam table step
--- @tparam table result
--- @treturn string|nil a fault
+---@param lock table
+---@param before table the state before it
+---@param step table
+---@param result table
+---@return string? # a fault
 function delays.check_step(lock, before, step, result)
   if not delays.is_sure(lock, before) or step.what == "late" then return end
   local fault = step.op == "acquire" and result.verdict == "busy"

@@ -1,5 +1,5 @@
 --- Explores all states that a model (locks.lua) can reach within its bounds,
---  breadth first, so that the first fault has a shortest trace.
+--- breadth first, so that the first fault has a shortest trace.
 
 local explore = {}
 
@@ -84,12 +84,12 @@ local function expand(search, node)
 end
 
 --- Explores.
--- @tparam table model
--- @tparam[opt] function progress called periodically with the result so far;
---   returns true to stop
--- @treturn table states, steps, depth, is_complete; with a fault: fault
---   (words), trace (a list of steps), op (the faulty operation, if it is not
---   that of the last step)
+---@param model table
+---@param progress? function called periodically with the result so far; returns
+---  true to stop
+---@return table # states, steps, depth, is_complete; with a fault: fault
+---  (words), trace (a list of steps), op (the faulty operation, if it is not
+---  that of the last step)
 function explore.run(model, progress)
   local start = model:start()
   local search = {
@@ -99,6 +99,7 @@ function explore.run(model, progress)
   }
   local result = search.result
   while search.next[1] do
+    ---@type any[]
     local frontier = search.next
     search.next = {}
     for i, node in ipairs(frontier) do
@@ -125,9 +126,9 @@ local function follow(model, state, step, result)
 end
 
 --- Takes the steps of a trace.
--- @tparam table model
--- @tparam table list steps
--- @treturn table as `run`
+---@param model table
+---@param list table steps
+---@return table # as `run`
 function explore.follow(model, list)
   local state = model:start()
   local result = { states = 1, steps = 0, depth = #list, trace = list }
@@ -201,6 +202,7 @@ local function shrink(model, list, result)
     table.remove(shorter, i)
     local found, its_result = faulty(model, shorter)
     if found then
+      ---@cast its_result -nil
       list, result.fault, result.op = found, its_result.fault, its_result.op
     end
     i = math.min(i - 1, #list)
@@ -209,12 +211,12 @@ local function shrink(model, list, result)
 end
 
 --- Walks at random until there is a fault. Its trace is short, but perhaps not
---  the shortest.
--- @tparam table model
--- @tparam table result   of a `run` that was stopped; modified
--- @tparam integer seed   equal seeds give equal walks
--- @tparam function progress as in `run`, called after each walk
--- @treturn table result, with `walks` and `seed`
+--- the shortest.
+---@param model table
+---@param result table of a `run` that was stopped; modified
+---@param seed integer equal seeds give equal walks
+---@param progress function as in `run`, called after each walk
+---@return table # result, with `walks` and `seed`
 function explore.walk(model, result, seed, progress)
   local random = generator(seed)
   result.walks, result.seed = 0, seed

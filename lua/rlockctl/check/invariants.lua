@@ -1,6 +1,6 @@
 --- The invariants of every state. Each check returns a fault, as text, or
---  nothing. Checks that execute operations do so on a copy of the server, and
---  return the faulty operation after the fault.
+--- nothing. Checks that execute operations do so on a copy of the server, and
+--- return the faulty operation after the fault.
 
 local delays = require "rlockctl.check.delays"
 local leaks = require "rlockctl.check.leaks"
@@ -190,8 +190,8 @@ local checks = {
 }
 
 --- Checks a state.
--- @treturn string|nil the first fault
--- @treturn table|nil the faulty operation, if it is not that of the last step
+---@return string? # the first fault
+---@return table? # the faulty operation, if it is not that of the last step
 function invariants.check(lock, state)
   for _, check in ipairs(checks) do
     local fault, op = check(lock, state)
@@ -208,11 +208,11 @@ local function is_waiting(client, now)
 end
 
 --- Checks that a fair lock is granted in order of arrival: a client that has
---  just got it was not ahead of a waiter that retries in time.
--- @tparam table lock
--- @tparam table before the state before the step
--- @tparam table step   which was granted
--- @treturn string|nil a fault
+--- just got it was not ahead of a waiter that retries in time.
+---@param lock table
+---@param before table the state before the step
+---@param step table which was granted
+---@return string? # a fault
 function invariants.check_order(lock, before, step)
   local own = before.clients[step.client]
   if not lock.is_fair or own.pending or step.op ~= "refresh"

@@ -1,5 +1,5 @@
 --- A leak is unused data on the server: a key that outlives the leases, or part
---  of a key that names a client which has left.
+--- of a key that names a client which has left.
 
 local delays = require "rlockctl.check.delays"
 
@@ -95,7 +95,7 @@ local function check_part(lock, part, gone, all_gone, last)
 end
 
 --- Checks a state.
--- @treturn string|nil a fault
+---@return string? # a fault
 function leaks.check(lock, state)
   if not delays.is_sure(lock, state) then return end
   local gone, server = {}, state.server

@@ -1,5 +1,5 @@
 --- The model of a lock, for explore.lua. All models have the methods of this
---  file, such as those of counters.lua.
+--- file, such as those of counters.lua.
 
 local transitions = require "rlockctl.check.transitions"
 local delays = require "rlockctl.check.delays"
@@ -9,6 +9,32 @@ local steps = require "rlockctl.check.steps"
 local notation = require "rlockctl.check.notation"
 local State = require "rlockctl.check.state"
 
+---@class rlockctl.check.locks
+---@field name string
+---@field sides any
+---@field bounds any
+---@field lock_name any
+---@field keys any
+---@field options table
+---@field options_of any
+---@field faults any
+---@field hands_over any
+---@field publish any
+---@field listeners any
+---@field has_strangers boolean
+---@field leases any
+---@field tick any
+---@field most_holds any
+---@field is_symmetric boolean
+---@field is_absolute boolean
+---@field known_transitions table
+---@field allows any
+---@field is_fair boolean
+---@field slack any
+---@field patience any
+---@field poll any
+---@field keeps any
+---@field limits any
 local locks = {}
 locks.__index = locks
 
@@ -59,13 +85,13 @@ local function listeners_of(policy, keys, kind)
 end
 
 --- Describes what is explored.
--- @tparam table sides  one policy, or those for reading and writing; results
---   of policy.load
--- @tparam table bounds clients, ops, ticks, tick (ms), breaks, server_faults
---   (evict, expire, jump), leases (ms), most_holds, faults (name -> true),
---   options, options_of (client -> its own), is_symmetric, name (of the lock),
---   listeners ("foreign" or "deaf", of a lock that is handed over)
--- @treturn table
+---@param sides table one policy, or those for reading and writing; results of
+---  policy.load
+---@param bounds table clients, ops, ticks, tick (ms), breaks, server_faults
+---  (evict, expire, jump), leases (ms), most_holds, faults (name -> true),
+---  options, options_of (client -> its own), is_symmetric, name (of the lock),
+---  listeners ("foreign" or "deaf", of a lock that is handed over)
+---@return table
 function locks.new(sides, bounds)
   local first = sides[1]
   local keys, hands_over = first.keys(bounds.name or "lock"), first.hands_over
@@ -89,32 +115,32 @@ function locks.new(sides, bounds)
 end
 
 --- The first state. A state has fork() and text(); equal texts are states that
---  behave alike. Its `server` is a snapshot.
+--- behave alike. Its `server` is a snapshot.
 function locks:start() return State.new(self) end
 
 --- Do its operations read the clock?
 function locks:is_timed() return self.is_absolute end
 
 --- The possible next steps.
--- @treturn table
+---@return table
 function locks:transitions(state) return transitions.of(self, state) end
 
 --- Takes a step in a state, which it changes.
--- @treturn table|nil the result of an operation: `verdict`, `value`,
---   `is_ordered`, `compiled`
--- @treturn string|nil a fault
+---@return table? # the result of an operation: `verdict`, `value`,
+---  `is_ordered`, `compiled`
+---@return string? # a fault
 function locks:take(state, step) return steps.take(self, state, step) end
 
 --- Checks a state.
--- @treturn string|nil a fault
--- @treturn table|nil the faulty operation, if it is not that of the last step
+---@return string? # a fault
+---@return table? # the faulty operation, if it is not that of the last step
 function locks:judge(state) return invariants.check(self, state) end
 
 --- Checks a step that has been executed.
--- @tparam table before the state before it
--- @tparam table step
--- @tparam table|nil result
--- @treturn string|nil a fault
+---@param before table the state before it
+---@param step table
+---@param result? table
+---@return string? # a fault
 function locks:judge_step(before, step, result)
   if not result or not result.verdict then return end
   return result.verdict == "held" and invariants.check_order(self, before, step)
@@ -128,7 +154,7 @@ function locks:text(state, step) return notation.text(self, state, step) end
 function locks:read(state, text) return notation.read(self, state, text) end
 
 --- The names of the clients.
--- @treturn table
+---@return table
 function locks:names()
   local names = {}
   for i = 1, self.bounds.clients do names[i] = string.char(64 + i) end
@@ -136,7 +162,7 @@ function locks:names()
 end
 
 --- The belief of each client, as text.
--- @treturn table
+---@return table
 function locks:beliefs(state)
   local list = {}
   for i, client in ipairs(state.clients) do

@@ -1,11 +1,11 @@
 --- The notation for the steps of a lock. A step is one line:
---    A acquire [read|write] [2s] [wait] [lost|dropped]
---    A release|renew|refresh|leave [read|write] [lost|dropped]
---    A retry | A give up | A die
---    +1s | break [read|write] | evict KEY | expire KEY | jump -2s | late N
---  lost: no reply arrives; dropped, of an acquire: the request does not arrive,
---  and is abandoned. "acquire A" is the same as "A acquire".
---  `turned` at the end: replies without a defined order are reversed.
+---   A acquire [read|write] [2s] [wait] [lost|dropped]
+---   A release|renew|refresh|leave [read|write] [lost|dropped]
+---   A retry | A give up | A die
+---   +1s | break [read|write] | evict KEY | expire KEY | jump -2s | late N
+--- lost: no reply arrives; dropped, of an acquire: the request does not arrive,
+--- and is abandoned. "acquire A" is the same as "A acquire".
+--- `turned` at the end: replies without a defined order are reversed.
 
 local notation = {}
 
@@ -30,10 +30,10 @@ local function request_text(lock, state, step)
 end
 
 --- A step of the server or the clock as text: time, evict, expire, jump, late.
--- @tparam table state before the step
--- @tparam table step
--- @tparam integer tick ms
--- @treturn string
+---@param state table before the step
+---@param step table
+---@param tick integer ms
+---@return string
 function notation.of_server(state, step, tick)
   if step.what == "tick" then
     return "+" .. seconds(step.ms or tick)
@@ -46,10 +46,10 @@ function notation.of_server(state, step, tick)
 end
 
 --- A step as text.
--- @tparam table lock
--- @tparam table state before the step
--- @tparam table step
--- @treturn string
+---@param lock table
+---@param state table before the step
+---@param step table
+---@return string
 function notation.text(lock, state, step)
   if step.what == "request" then
     return request_text(lock, state, step) .. (step.is_turned and " turned"
@@ -87,7 +87,7 @@ end
 
 local function ms_of(word)
   local number = word:match("^(%d+%.?%d*)s$") or word:match("^(%d*%.%d+)s$")
-  return number and math.floor(tonumber(number) * 1000 + 0.5)
+  return number and math.floor(tonumber(number) --[[@as number]] * 1000 + 0.5)
 end
 
 local function retry(i, client, is_turned)
@@ -188,12 +188,13 @@ local function of_jump(word)
 end
 
 --- Reads a step of the server or the clock.
--- @tparam table state before the step
--- @tparam string text
--- @treturn table|nil the step; nil if it is not one of these
--- @treturn string|nil the problem
+---@param state table before the step
+---@param text string
+---@return table? # the step; nil if it is not one of these
+---@return string? # the problem
 function notation.read_server(state, text)
   local what, rest = text:match("^%s*(%S+)%s*(.-)%s*$")
+  ---@cast what -nil
   local ms = what:match("^%+") and ms_of(what:sub(2))
   if ms then return { what = "tick", ms = ms } end
   if (what == "evict" or what == "expire") and rest ~= "" then
@@ -201,6 +202,7 @@ function notation.read_server(state, text)
   elseif what == "jump" then
     return of_jump(rest)
   elseif what == "late" then
+    ---@cast rest -nil
     local number = tonumber(rest:match("^%d+"))
     local is_known = number and state.copies and state.copies[number]
     if is_known then return { what = "late", copy = number } end
@@ -209,12 +211,10 @@ function notation.read_server(state, text)
 end
 
 --- The words of a client's step, with its name first: "A acquire" for "acquire
---  A"; nil if there is no such client.
--- @tparam table state
--- @tparam string text
--- @treturn[1] table words
--- @treturn[1] integer the client's index
--- @treturn[1] table the client
+--- A"; nil if there is no such client.
+---@param state table
+---@param text string
+---@return any ... # words, the client's index, the client
 function notation.of_client(state, text)
   local parts = {}
   for word in text:gmatch("%S+") do parts[#parts + 1] = word end
@@ -229,13 +229,14 @@ local SERVER = { ["break"] = true, evict = true, expire = true, jump = true,
   late = true }
 
 --- The error for a step that names an unknown client.
--- @tparam table state
--- @tparam string text
--- @tparam table ops  the operations, as keys
--- @treturn string|nil
+---@param state table
+---@param text string
+---@param ops table the operations, as keys
+---@return string?
 function notation.unknown_client(state, text, ops)
   local first, second = text:match("^%s*(%S+)%s*(%S*)")
   if client_named(state, first) or SERVER[first] then return nil end
+  ---@cast first -nil
   local name = ops[first] and second ~= "" and second
     or (ops[second] or first:find("^%u$")) and first
   if not name then return nil end
@@ -246,12 +247,11 @@ function notation.unknown_client(state, text, ops)
 end
 
 --- Reads a step.
--- @tparam table lock
--- @tparam table state before the step
--- @tparam string text
--- @treturn[1] table the step
--- @treturn[2] nil
--- @treturn[2] string the problem
+---@param lock table
+---@param state table before the step
+---@param text string
+---@return table? # the step
+---@return string? code # the problem
 function notation.read(lock, state, text)
   local parts, i, client = notation.of_client(state, text)
   if parts then return of_client(lock, i, client, parts) end
@@ -268,10 +268,10 @@ end
 -- beliefs ---------------------------------------------------------------------
 
 --- A client's belief as text.
--- @tparam table lock
--- @tparam table state
--- @tparam table client
--- @treturn string
+---@param lock table
+---@param state table
+---@param client table
+---@return string
 function notation.belief(lock, state, client)
   if client.is_dead then return "dead" end
   local now, parts = state.server.now, {}

@@ -1,5 +1,5 @@
 --- Checks that a client without a hold cannot act as a holder. In each state it
---  tries all operations, on a copy of the server.
+--- tries all operations, on a copy of the server.
 
 local steps = require "rlockctl.check.steps"
 
@@ -66,14 +66,14 @@ local function trials_of(lock, server, who, side)
 end
 
 --- Tries all operations of a client that does not hold a side.
--- @tparam table lock
--- @tparam table server   a snapshot
--- @tparam table who      its `name`; `is_new`: it never acquired
--- @tparam integer side
--- @tparam function check called with the server after each operation, if it has
---   changed, and the operation's name; returns a fault
--- @treturn string|nil a fault
--- @treturn table|nil the operation
+---@param lock table
+---@param server table a snapshot
+---@param who table its `name`; `is_new`: it never acquired
+---@param side integer
+---@param check function called with the server after each operation, if it has
+---  changed, and the operation's name; returns a fault
+---@return string? # a fault
+---@return table? # the operation
 function ownership.check(lock, server, who, side, check)
   for _, trial in ipairs(trials_of(lock, server, who, side)) do
     local fault = trial.fault

@@ -1,12 +1,21 @@
 --- A state of the server, shared by all states of the exploration that have it.
---  It is immutable, and caches the results of its operations, so that each is
---  executed once. Two snapshots of one exploration with the same keys, expiries
---  and clock are one object.
+--- It is immutable, and caches the results of its operations, so that each is
+--- executed once. Two snapshots of one exploration with the same keys, expiries
+--- and clock are one object.
 
 local memory = require "rlockctl.model.memory"
 local source_lines = require "rlockctl.check.source_lines"
 local redis = require "rlockctl.model.redis"
 
+---@class rlockctl.check.snapshot
+---@field book any
+---@field server table
+---@field now number
+---@field results table
+---@field number any
+---@field lonely table
+---@field taken table
+---@field fine table
 local snapshot = {}
 snapshot.__index = snapshot
 
@@ -36,11 +45,11 @@ local function shared(book, server)
 end
 
 --- The empty server.
--- @tparam boolean is_absolute  the operations read the clock, so times are not
---   relative
--- @tparam[opt] integer now  ms
--- @tparam[opt] table listeners  channel -> the number of its subscribers
--- @treturn table `now`, ms; `number`: equal for servers that behave alike
+---@param is_absolute boolean the operations read the clock, so times are not
+---  relative
+---@param now? integer ms
+---@param listeners? table channel -> the number of its subscribers
+---@return table # `now`, ms; `number`: equal for servers that behave alike
 function snapshot.empty(is_absolute, now, listeners)
   local book = {
     known = {}, numbers = { count = 0 }, is_absolute = is_absolute,
@@ -86,15 +95,15 @@ local function executed(self, op, keys, words, is_turned)
 end
 
 --- Executes an operation.
--- @tparam table op       the result of script.compile
--- @tparam table keys
--- @tparam table words
--- @tparam[opt] boolean is_turned  replies without a defined order are turned
--- @treturn table `op`, `keys`, `words`; `reply`; `after`, a snapshot; `sent`,
---   a list of the messages: { channel, payload };
---   `is_ordered`: it had a reply without a defined order; `foreign`, a key
---   that it used and that is not among `keys`; `refused`, a fault if a full
---   server refuses it. The caller may add fields.
+---@param op table the result of script.compile
+---@param keys table
+---@param words table
+---@param is_turned? boolean replies without a defined order are turned
+---@return table # `op`, `keys`, `words`; `reply`; `after`, a snapshot; `sent`,
+---  a list of the messages: { channel, payload }; `is_ordered`: it had a reply
+---  without a defined order; `foreign`, a key that it used and that is not
+---  among `keys`; `refused`, a fault if a full server refuses it. The caller
+---  may add fields.
 function snapshot:run(op, keys, words, is_turned)
   local results = self.results[op]
   if not results then
@@ -112,8 +121,8 @@ function snapshot:run(op, keys, words, is_turned)
 end
 
 --- Checks the result of an operation, regardless of the meaning of its reply.
--- @tparam table result  of `run`
--- @treturn string|nil a fault
+---@param result table of `run`
+---@return string? # a fault
 function snapshot.fault_of(result)
   local op, reply = result.op, result.reply
   if result.foreign then
@@ -134,11 +143,14 @@ end
 
 -- A server outside the exploration, for probes: cheaper than a snapshot, which
 -- is compared with all others.
+---@class rlockctl.check.snapshot.Probe
+---@field server table
+---@field now number
 local probe = {}
 probe.__index = probe
 
 --- A copy some milliseconds later. It has `now`, `wait(ms)` and the `run` of a
---  snapshot, whose results here lack `after`.
+--- snapshot, whose results here lack `after`.
 function snapshot:probe(ms)
   local server = self.server:fork()
   server.now = server.now + ms * 1000

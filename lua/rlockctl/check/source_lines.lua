@@ -1,5 +1,5 @@
 --- Explains why a script fails on the model. Adds the faulty line of the
---  policy's file, if the text of the script shows it.
+--- policy's file, if the text of the script shows it.
 
 local script = require "rlock.script"
 local values = require "rlockctl.model.lua51.values"
@@ -27,18 +27,18 @@ local function located(op, message)
 end
 
 --- The error of an operation.
--- @tparam table op       the result of script.compile
--- @tparam string message
--- @treturn string
+---@param op table the result of script.compile
+---@param message string
+---@return string
 function source_lines.explain(op, message)
   if message:find(values.UNKNOWN, 1, true) then return located(op, message) end
   return script.translate(op, message)
 end
 
 --- Calls fn(...). If the model lacks something, adds the line to the error.
--- @tparam table op
--- @tparam function fn
--- @return what fn returns
+---@param op table
+---@param fn function
+---@return any # what fn returns
 function source_lines.guard(op, fn, ...)
   local ok, result = pcall(fn, ...)
   if ok then return result end

@@ -1,27 +1,37 @@
 --- One state of the exploration: a server, and the clients with their beliefs.
---
---  A client has, for each side of the lock (one, or read and write), a hold:
---    count, ends    hold count, and the ends of the leases (ms), as far as they
---                   are certain; `valid` is the last of them
---    token          the fencing token
---    is_forgiven    the hold was broken by force, or the server lost a key or
---                   its clock jumped, so the client may be wrong
---    is_unsure      a request was abandoned: the server's count may differ
---    due            when the server must have freed the hold, regardless of the
---                   client's belief; nil if the server has none
---    parts          what the server may still have of the client: "hold", or
---                   "place", its entry in a queue
---  and `pending`, a request whose reply was lost; `waits`, what it waits for;
---  `position` in the order of arrival, which the server knows even if the reply
---  was lost; `is_disturbed`: the server may have lost the position; `left`, the
---  number of acquires that it may still start; `is_dead`.
---
---  `last_due` is the latest `due` of any hold so far.
---
---  States share their clients: change a client only through State:change.
+---
+--- A client has, for each side of the lock (one, or read and write), a hold:
+---   count, ends    hold count, and the ends of the leases (ms), as far as they
+---                  are certain; `valid` is the last of them
+---   token          the fencing token
+---   is_forgiven    the hold was broken by force, or the server lost a key or
+---                  its clock jumped, so the client may be wrong
+---   is_unsure      a request was abandoned: the server's count may differ
+---   due            when the server must have freed the hold, regardless of the
+---                  client's belief; nil if the server has none
+---   parts          what the server may still have of the client: "hold", or
+---                  "place", its entry in a queue
+--- and `pending`, a request whose reply was lost; `waits`, what it waits for;
+--- `position` in the order of arrival, which the server knows even if the reply
+--- was lost; `is_disturbed`: the server may have lost the position; `left`, the
+--- number of acquires that it may still start; `is_dead`.
+---
+--- `last_due` is the latest `due` of any hold so far.
+---
+--- States share their clients: change a client only through State:change.
 
 local snapshot = require "rlockctl.check.snapshot"
 
+---@class rlockctl.check.state.State
+---@field server table
+---@field clients any
+---@field ticks any
+---@field breaks any
+---@field server_faults any
+---@field arrivals number
+---@field token number
+---@field last_due number
+---@field copies any
 local State = {}
 State.__index = State
 
@@ -29,15 +39,15 @@ State.__index = State
 function State.no_hold() return { count = 0, valid = 0, ends = {} } end
 
 --- Sets the ends of the leases of a hold, which other states may share.
--- @tparam table hold
--- @tparam table ends
+---@param hold table
+---@param ends table
 function State.set_ends(hold, ends)
   hold.ends, hold.valid = ends, 0
   for _, one in ipairs(ends) do hold.valid = math.max(hold.valid, one) end
 end
 
 --- The state before anything has happened.
--- @tparam table lock see locks.lua
+---@param lock table see locks.lua
 function State.new(lock)
   local bounds, clients = lock.bounds, {}
   for i = 1, bounds.clients do
@@ -115,9 +125,9 @@ local function text_of_client(client, now)
 end
 
 --- A number for the current beliefs of a client. Within one snapshot, equal
---  numbers of a client mean equal behaviour.
--- @tparam table client
--- @treturn integer
+--- numbers of a client mean equal behaviour.
+---@param client table
+---@return integer
 function State:number_of(client)
   local now, numbers = self.server.now, client.numbers
   if not numbers then
@@ -145,9 +155,9 @@ local function line_of(self)
 end
 
 --- The state as text; equal for states that behave alike. `due` and `parts`
---  are not in it: on a correct server they follow from its keys, and delays.lua
---  compares them.
--- @treturn string
+--- are not in it: on a correct server they follow from its keys, and delays.lua
+--- compares them.
+---@return string
 function State:text()
   local parts = { self.server.number }
   for i, client in ipairs(self.clients) do

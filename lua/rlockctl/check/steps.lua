@@ -1,13 +1,13 @@
 --- What a step does to a state of a lock. A step is a plain table, so that a
---  trace of them can be stored and replayed:
---    { what = "request", client =, side =, op =, lease =, want =, wait =,
---      reply = "received", "lost" or "dropped" }
---    { what = "give up" | "die", client = }
---    { what = "tick" }  { what = "break", side = }
---    { what = "evict" | "expire", key = }   { what = "jump", ms = }
---    { what = "late", copy = }   an old request, executed again
---  "dropped": the request itself is lost, and abandoned.
---  `is_turned`: replies without a defined order are reversed.
+--- trace of them can be stored and replayed:
+---   { what = "request", client =, side =, op =, lease =, want =, wait =,
+---     reply = "received", "lost" or "dropped" }
+---   { what = "give up" | "die", client = }
+---   { what = "tick" }  { what = "break", side = }
+---   { what = "evict" | "expire", key = }   { what = "jump", ms = }
+---   { what = "late", copy = }   an old request, executed again
+--- "dropped": the request itself is lost, and abandoned.
+--- `is_turned`: replies without a defined order are reversed.
 
 local snapshot = require "rlockctl.check.snapshot"
 local verdicts = require "rlock.lock.verdicts"
@@ -31,15 +31,16 @@ local function extra_words(lock, name, side, wait)
 end
 
 --- The arguments of an operation.
--- @tparam table lock
--- @tparam string name the owner
--- @tparam table step
--- @treturn table
+---@param lock table
+---@param name string the owner
+---@param step table
+---@return table
 function steps.arguments(lock, name, step)
   if step.op == "leave" then
     return { name, lock.publish, lock.hands_over and name or nil }
   end
   if step.op == "refresh" then return { "publish", name } end
+  ---@type any[]
   local words = { name, ("%d"):format(step.lease), ("%d"):format(step.want) }
   if step.op == "release" then words[4] = lock.publish end
   if step.op == "acquire" then
@@ -67,13 +68,13 @@ local function judge(result, compiled, op)
 end
 
 --- Executes an operation.
--- @tparam table lock
--- @tparam table server a snapshot
--- @tparam integer side
--- @tparam string op
--- @tparam table words its arguments
--- @tparam[opt] boolean is_turned
--- @treturn table as snapshot:run; and `verdict`, `value`, or `fault`
+---@param lock table
+---@param server table a snapshot
+---@param side integer
+---@param op string
+---@param words table its arguments
+---@param is_turned? boolean
+---@return table # as snapshot:run; and `verdict`, `value`, or `fault`
 function steps.execute(lock, server, side, op, words, is_turned)
   local compiled = lock.sides[side].ops[op]
   local result = server:run(compiled, lock.keys, words, is_turned)
@@ -198,8 +199,8 @@ local function twice(lock, side, op, first, is_turned)
 end
 
 --- Is an operation idempotent?
--- @tparam table first the result of steps.execute, without a fault
--- @treturn string|nil a fault
+---@param first table the result of steps.execute, without a fault
+---@return string? # a fault
 function steps.check_twice(lock, side, op, first, is_turned)
   if not lock.faults.twice then return end
   if first.twice == nil then
@@ -347,8 +348,8 @@ local function give_up(lock, client, side)
 end
 
 --- Does the reply of a heartbeat name this waiter, which then retries?
--- @tparam table reply
--- @tparam string name
+---@param reply table
+---@param name string
 function steps.is_named(reply, name)
   for i = 3, #reply do
     if reply[i] == name then return true end
@@ -529,6 +530,7 @@ local function take_shared(lock, state, step)
     state.last_due = math.max(state.last_due, known.due)
     return known.result, known.fault
   end
+  ---@type any, any
   local result, fault = doing[step.what](lock, state, step)
   if not result or result.verdict ~= "held" or not result.value then
     before.taken[step] = {
@@ -540,11 +542,11 @@ local function take_shared(lock, state, step)
 end
 
 --- Takes a step in a state, which it changes.
--- @tparam table lock
--- @tparam table state
--- @tparam table step
--- @treturn table|nil the result of an operation: `verdict`, `value`
--- @treturn string|nil a fault
+---@param lock table
+---@param state table
+---@param step table
+---@return table? # the result of an operation: `verdict`, `value`
+---@return string? # a fault
 function steps.take(lock, state, step)
   local take = is_plain(lock, state, step) and take_shared or doing[step.what]
   local result, fault = take(lock, state, step)

@@ -27,9 +27,9 @@ local function show_value(entry)
 end
 
 --- The content of a key.
--- @tparam table server
--- @tparam string name
--- @treturn table|nil value, as text; left, ms; text, both of these
+---@param server table
+---@param name string
+---@return table? # value, as text; left, ms; text, both of these
 function trace.entry(server, name)
   local entry = server:entry(name)
   if not entry then return nil end
@@ -42,8 +42,8 @@ function trace.entry(server, name)
 end
 
 --- The contents of the keys, a line for each.
--- @tparam table server
--- @treturn table
+---@param server table
+---@return table
 function trace.keys(server)
   local lines = {}
   for _, name in ipairs(sorted(server.entries)) do
@@ -63,11 +63,11 @@ local function answer_of(result)
 end
 
 --- Takes a step, and describes it.
--- @tparam table model
--- @tparam table state which it changes
--- @tparam table step
--- @treturn table text, answer, beliefs (a list), keys (a list), fault, where
---   (the line of the operation in the policy), result
+---@param model table
+---@param state table which it changes
+---@param step table
+---@return table # text, answer, beliefs (a list), keys (a list), fault, where
+---  (the line of the operation in the policy), result
 function trace.row(model, state, step)
   local text = model:text(state, step)
   local result, fault = model:take(state, step)
@@ -115,10 +115,10 @@ local function drop_results(server)
 end
 
 --- The probes that show the fault of a trace: calls that the check made in the
---  last state, in addition to the steps.
--- @tparam table model
--- @tparam table result  of explore.run, with a fault
--- @treturn table rows, with `is_probe`
+--- last state, in addition to the steps.
+---@param model table
+---@param result table of explore.run, with a fault
+---@return table # rows, with `is_probe`
 function trace.probes(model, result)
   local list, state, rows = result.trace, model:start(), {}
   for i = 1, #list - 1 do model:take(state, list[i]) end
@@ -141,9 +141,9 @@ function trace.probes(model, result)
 end
 
 --- Takes the steps of a trace.
--- @tparam table model
--- @tparam table list steps
--- @treturn table rows
+---@param model table
+---@param list table steps
+---@return table # rows
 function trace.rows(model, list)
   local state, rows = model:start(), {}
   for i, step in ipairs(list) do rows[i] = trace.row(model, state, step) end

@@ -1,10 +1,10 @@
 --- The steps (steps.lua) that are possible next in a state of a lock.
---
---  Redundant steps are omitted. Each state is checked as if all clients but one
---  had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
---  renew or refresh: the client believes less, and may repeat it in any case. A
---  lost request that is retried is the same as one that is sent later. So the
---  only lost request that matters is a first acquire that is abandoned.
+---
+--- Redundant steps are omitted. Each state is checked as if all clients but one
+--- had died (invariants.lua), so "die" is not a choice. Nor is a lost reply of
+--- renew or refresh: the client believes less, and may repeat it in any case. A
+--- lost request that is retried is the same as one that is sent later. So the
+--- only lost request that matters is a first acquire that is abandoned.
 
 local transitions = {}
 
@@ -132,8 +132,8 @@ local function is_next(lock, state, i)
 end
 
 --- The ms by which the clock of the server may jump.
--- @tparam table model
--- @treturn integer
+---@param model table
+---@return number
 function transitions.jump(model)
   local leases = model.bounds.leases
   return model.faults.jump and math.max(leases[#leases], model.tick) or 0
@@ -156,9 +156,9 @@ local function add_server_faults(model, list, state)
 end
 
 --- Adds the steps of the server and the clock to a list of steps.
--- @tparam table model  `faults`, `bounds`, `tick`
--- @tparam table list
--- @tparam table state
+---@param model table `faults`, `bounds`, `tick`
+---@param list table
+---@param state table
 function transitions.add_of_server(model, list, state)
   if state.ticks > 0 then add(list, { what = "tick" }) end
   if state.server_faults > 0 then add_server_faults(model, list, state) end
@@ -176,9 +176,9 @@ local function add_breaks(lock, list, state)
 end
 
 --- The steps that are possible in a state.
--- @tparam table lock
--- @tparam table state
--- @treturn table
+---@param lock table
+---@param state table
+---@return table
 function transitions.of(lock, state)
   local list = {}
   for i = 1, #state.clients do

@@ -1,5 +1,5 @@
 --- Addresses of all systems, as rlock.redis.url and rlock.zookeeper.url know
---  them.
+--- them.
 
 local authority = require "rlock.util.authority"
 
@@ -18,7 +18,9 @@ local function url_of(text)
 end
 
 --- Parses an address.
--- @return a table; or nil, "usage", detail
+---@return any # a table
+---@return rlock.failure? code # "usage"
+---@return string? detail
 function address.parse(text) return url_of(text).parse(text) end
 
 -- A lone user may be a password whose colon was forgotten.
@@ -37,8 +39,8 @@ local function place_of(parsed)
 end
 
 --- An address for messages, without its password.
--- @tparam string text a valid one
--- @treturn string
+---@param text string a valid one
+---@return string
 function address.show(text)
   local parsed = address.parse(text)
   local login = login_of(parsed)
@@ -57,7 +59,7 @@ function address.show(text)
 end
 
 --- The default address of a client: --url, or that of the environment.
--- @treturn string
+---@return string
 function address.default()
   local given = require("rlock").default_url or os.getenv "RLOCK_URL" or ""
   return given ~= "" and given or "local:"

@@ -1,5 +1,5 @@
 --- The kinds of locks, and what is built on locks and has keys of its own, with
---  the fields of lock/kinds.lua.
+--- the fields of lock/kinds.lua.
 
 local kinds = require "rlock.lock.kinds"
 

@@ -1,5 +1,5 @@
 --- Makes the model (check/locks.lua) of a policy, as the options of `rlockctl
---  check` and `rlockctl try` describe it. Raises one-line errors.
+--- check` and `rlockctl try` describe it. Raises one-line errors.
 
 local lock_option = require "rlockctl.cli.lock_option"
 
@@ -38,12 +38,12 @@ local function in_range(name, text, least, most)
 end
 
 --- A number among the options.
--- @tparam table chosen
--- @tparam string name
--- @tparam number default
--- @tparam number least
--- @tparam number most
--- @treturn number
+---@param chosen table
+---@param name string
+---@param default number
+---@param least number
+---@param most number
+---@return number
 function bounded.number(chosen, name, default, least, most)
   if chosen[name] == nil then return default end
   return in_range(name, chosen[name], least, most)
@@ -68,8 +68,8 @@ local function own_of(own, name, options, clients)
   return own[name]
 end
 
--- Options of the lock.
--- @return those of all clients, and client -> its own
+--- Options of the lock.
+---@return any ... # those of all clients, and client -> its own
 local function lock_options(list, clients)
   local options, own = {}, {}
   for _, text in ipairs(list or {}) do
@@ -141,10 +141,10 @@ local function sides_of(name)
 end
 
 --- The model of a policy.
--- @tparam string name   as for `rlockctl script`
--- @tparam table chosen  options
--- @tparam[opt="lock"] string lock_name
--- @treturn table
+---@param name string as for `rlockctl script`
+---@param chosen table options
+---@param lock_name? string default: "lock"
+---@return table
 function bounded.of(name, chosen, lock_name)
   local sides = sides_of(name)
   local bounds = bounds_of(chosen, sides[2] ~= nil)
@@ -190,10 +190,10 @@ local function options_for(list, clients)
 end
 
 --- The models of the smaller searches that complete one with default bounds.
--- @tparam string name
--- @tparam table chosen
--- @treturn table a list; empty if bounds are chosen, and for counters
--- @treturn string|nil a note on a search that is skipped
+---@param name string
+---@param chosen table
+---@return table # a list; empty if bounds are chosen, and for counters
+---@return string? # a note on a search that is skipped
 function bounded.further(name, chosen)
   local list, skipped = {}, nil
   local first = sides_of(name)[1]
@@ -233,9 +233,9 @@ function bounded.alone(name, chosen)
 end
 
 --- The policy that the operands of a command name.
--- @tparam table operands
--- @tparam integer most the largest number of operands
--- @treturn string
+---@param operands table
+---@param most integer the largest number of operands
+---@return string
 function bounded.name(operands, most)
   if not operands[1] or operands[most + 1] then
     error("give one policy" .. (most > 1 and ", and at most a name" or ""), 0)

@@ -56,13 +56,14 @@ local function obstacle(state)
 end
 
 --- Finds the hold to break.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] string policy
--- @tparam[opt] string owner  the only holder to free
--- @treturn[1] table hold: its `state`; `locks`, by which it can be broken;
---   `is_free`: there is nothing to break; `free`, which frees the owner
--- @treturn[2] nil, code, detail
+---@param client table
+---@param name string
+---@param policy? string
+---@param owner? string the only holder to free
+---@return table? # hold: its `state`; `locks`, by which it can be broken;
+---  `is_free`: there is nothing to break; `free`, which frees the owner
+---@return rlock.failure? code
+---@return string? detail
 function command.find(client, name, policy, owner)
   local states, code, detail = lookup.states(client, name, policy)
   if not states then return nil, code, detail end
@@ -93,10 +94,11 @@ local function show_owner(state, owner)
 end
 
 --- Checks that the hold is still the same.
--- @tparam table client
--- @tparam table hold
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+---@param client table
+---@param hold table
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 function command.is_same(client, hold)
   local state = hold.state
   local now, code, detail = lookup.inspect(client, state.name, hold.policy)
@@ -116,11 +118,11 @@ local function token_of(state, chosen)
 end
 
 --- Breaks the hold.
--- @tparam table hold
--- @tparam[opt] string token  break only the hold with this token
--- @treturn[1] boolean whether it was held
--- @treturn[1] string a message
--- @treturn[2] nil, code, detail
+---@param hold table
+---@param token? string break only the hold with this token
+---@return boolean? # whether it was held
+---@return any # a message
+---@return string? detail
 function command.strike(hold, token)
   local was_held, code, detail = false, nil, nil
   for _, lock in ipairs(hold.locks) do
@@ -135,8 +137,8 @@ function command.strike(hold, token)
     and ": it was held by " .. table.concat(names, ", ") or "")
 end
 
--- Frees one holder.
--- @return as command.strike
+--- Frees one holder.
+---@return any ... # as command.strike
 local function free(hold, owner)
   local ok, code, detail = hold.free()
   if not ok then return nil, code, detail end
@@ -144,8 +146,10 @@ local function free(hold, owner)
     show_owner(hold.state, owner))
 end
 
--- Asks for confirmation on the terminal.
--- @return true, or nil, code, detail
+--- Asks for confirmation on the terminal.
+---@return boolean?
+---@return rlock.failure? code
+---@return string? detail
 local function confirm(client, hold, owner)
   status.print(hold.state)
   io.stdout:flush()
@@ -186,6 +190,7 @@ local function run(cli, client, name, chosen)
 end
 
 function command.run(cli, operands, chosen)
+  ---@type any, any
   local name, wrong = lookup.name(cli, "break", operands)
   if not name then
     return wrong
@@ -194,6 +199,7 @@ function command.run(cli, operands, chosen)
   elseif chosen.holder and chosen.token then
     return cli.fault("usage", "break: give --holder or --token, not both")
   end
+  ---@type any
   local client
   client, wrong = lookup.open(cli, "break", operands)
   if not client then return wrong end

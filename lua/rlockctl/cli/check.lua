@@ -1,5 +1,5 @@
 --- rlockctl check: explores every order in which the operations of a policy can
---  run, and prints the shortest trace of a fault.
+--- run, and prints the shortest trace of a fault.
 
 local json = require "rlockctl.cli.json"
 local bounded = require "rlockctl.cli.bounded_model"
@@ -53,6 +53,7 @@ lua/rlock/policy/README.md.
 Exit status: 0 no fault, 1 a fault, 3 incomplete.
 ]]
 
+---@type table<string, any>
 check.options = {
   ["--limit"] = { "limit", "S" }, ["--trace"] = { "trace", "FILE" },
   ["--on"] = { "on", "URL" }, ["--json"] = { "json" },
@@ -173,6 +174,7 @@ local function steps_in(explored, path)
   local file, problem = io.open(path)
   if not file then error("--trace: " .. problem, 0) end
   for line in file:lines() do
+    ---@cast line string
     if line:find("%S") then
       local step
       step, problem = explored:read(state, line)
@@ -247,8 +249,10 @@ local function run(operands, chosen)
   collectgarbage("setpause", 250)       -- almost all objects stay in use
   local name = bounded.name(operands, 1)
   local explored = bounded.of(name, chosen)
+  ---@type any
   local result = explore(explored, chosen)
   explored, result = explore_further(explored, result, name, chosen)
+  ---@cast result any
   print_result(explored, result, chosen.json)
   local agrees = not chosen.on or compare(explored, result, name, chosen)
   if result.fault or not agrees then return 1 end

@@ -46,9 +46,9 @@ local function common_prefix(list)
 end
 
 --- The possible continuations of the text before the cursor.
--- @tparam string text
--- @treturn string what to insert, perhaps ""
--- @treturn table  the names that fit, sorted
+---@param text string
+---@return string # what to insert, perhaps ""
+---@return table # the names that fit, sorted
 function complete.names(text)
   local path, mark, stem = text:match "([%w_%.]-)([.:]?)([%w_]*)$"
   local value = value_of(path)

@@ -65,7 +65,9 @@ local STATUS = { fault = 2, warning = 1 }
 
 -- auditing --------------------------------------------------------------------
 
--- @return an audit for each client; or nil, code, detail
+---@return any # an audit for each client
+---@return rlock.failure? code
+---@return string? detail
 local function audits_of(urls, chosen, lease)
   local open, audits = require("rlock").open, {}
   for i = 1, math.max(#urls, 1) do
@@ -160,7 +162,7 @@ local function finish(cli, audits, chosen)
   return status
 end
 
--- @return seconds; nil if it is no duration in these limits
+---@return any # seconds; nil if it is no duration in these limits
 local function duration_of(word, least, most)
   local seconds = seconds_of(word)
   return seconds and seconds >= least and seconds <= most and seconds or nil

@@ -1,5 +1,5 @@
 --- Matches text against a pattern as Redis does: `*`, `?`, `[a-z]`, `[^a]`, and
---  a backslash before a character that stands for itself.
+--- a backslash before a character that stands for itself.
 
 local glob = {}
 
@@ -28,8 +28,8 @@ local function part_at(pattern, i)
 end
 
 --- Makes the test of a pattern.
--- @tparam[opt="*"] string pattern
--- @treturn function text -> boolean
+---@param pattern? string default: "*"
+---@return function # text -> boolean
 function glob.matcher(pattern)
   local parts, i = { "^" }, 1
   while pattern and i <= #pattern do

@@ -1,7 +1,7 @@
 --- Inspects the lock or counter of a name, of any kind. Its kind is inferred
---  from the type of the key, its content, and related keys (recognise.lua). Of
---  kinds that look the same, such as a fair lock without waiters and a
---  reentrant lock, the simplest is reported. Read-only, and bounded.
+--- from the type of the key, its content, and related keys (recognise.lua). Of
+--- kinds that look the same, such as a fair lock without waiters and a
+--- reentrant lock, the simplest is reported. Read-only, and bounded.
 
 local kinds = require "rlockctl.cli.all_kinds"
 local naming = require "rlock.naming"
@@ -64,10 +64,11 @@ local CALL = "ranks[%d] = (function(KEYS, ARGV)\n%s"
   .. "end)(arguments(ARGV[%d], %d, %d)) or 0\n"
 local TAIL = 'return { "ranks", redis.call("type", KEYS[1]).ok, ranks }\n'
 
+---@type any
 local composed                          -- the script, the same for all names
 
--- The functions of recognise.lua in one script, for one round trip.
--- @return the script, as returned by script.compile
+--- The functions of recognise.lua in one script, for one round trip.
+---@return any # the script, as returned by script.compile
 local function compose(all)
   local text, n = { HEAD }, 1
   for i, kind in ipairs(all) do
@@ -92,8 +93,10 @@ local function operands_of(all, name)
   return keys, channels
 end
 
--- @return the type of the name's key, and the rank of each kind, 0 if it is not
---   of that kind; or nil, code, detail
+---@return any # the type of the name's key, and the rank of each kind, 0 if it
+---  is not of that kind
+---@return string? code
+---@return string? detail
 local function ranks_of(client, all, name)
   local session = client.session
   local now, keys, channels = session.host.now(), operands_of(all, name)
@@ -256,10 +259,10 @@ local function by_kind(client, name, kind)
 end
 
 --- Inspects a lock by the `peek` of its policy.
--- @tparam table client
--- @tparam string name
--- @tparam string which the policy's module, or a built-in kind
--- @return as `at`
+---@param client table
+---@param name string
+---@param which string the policy's module, or a built-in kind
+---@return any ... # as `at`
 function inspect.by(client, name, which)
   local kind = kind_named(which)
   if kind and (kind.driver or kind.pair) then
@@ -326,11 +329,11 @@ function inspect.at(client, name, is_proven)
 end
 
 --- The locks by which a state's holders can be broken.
--- @tparam table client
--- @tparam table state  from `at` or `by`
--- @tparam string name
--- @tparam[opt] string which as for `by`
--- @treturn table|nil a list; nil if it is no lock
+---@param client table
+---@param state table from `at` or `by`
+---@param name string
+---@param which? string as for `by`
+---@return table? # a list; nil if it is no lock
 function inspect.locks(client, state, name, which)
   local kind = kind_named(state.kind)
   if kind and kind.pair then
@@ -358,8 +361,10 @@ end
 
 local function same_word(reply) return reply[1] end
 
--- Releases all holds of an owner.
--- @return "freed" or "lost", or nil, code, detail
+--- Releases all holds of an owner.
+---@return any # "freed" or "lost"
+---@return rlock.failure? code
+---@return string? detail
 local function release_of(lock, owner)
   local session, record = lock.session, lock.record
   local policy = {
@@ -374,11 +379,14 @@ local function release_of(lock, owner)
 end
 
 --- Releases all holds of one holder of a lock, or one permit.
--- @tparam table client
--- @tparam table state,name,which  as for `locks`
--- @tparam string owner  a holder's owner, as in a state
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+---@param client table
+---@param state table as for `locks`
+---@param name table
+---@param which table
+---@param owner string a holder's owner, as in a state
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 function inspect.free(client, state, name, which, owner)
   local freed, code, detail = nil, "refused", "there is no such holder"
   if state.kind == "permits" then
@@ -388,6 +396,7 @@ function inspect.free(client, state, name, which, owner)
     if freed or why ~= "lost" then return freed, why, text end
     return nil, code, detail
   end
+  ---@diagnostic disable-next-line: param-type-mismatch
   local locks = inspect.locks(client, state, name, which)
   for _, lock in ipairs(held_by(locks, state, owner)) do
     local word, why, text = release_of(lock, owner)
@@ -399,9 +408,13 @@ function inspect.free(client, state, name, which, owner)
 end
 
 --- The channel on which a release is published. A fair lock has one for each
---  waiter: this is that of the first.
--- @param client,state,name,which  as for `locks`
--- @treturn string|nil
+--- waiter: this is that of the first.
+---@param client any as for `locks`
+---@param state any
+---@param name any
+---@param which any
+---@return string?
+---@return any ...
 function inspect.channel(client, state, name, which)
   local kind, first = kind_named(state.kind), state.queue and state.queue[1]
   local policy, lock

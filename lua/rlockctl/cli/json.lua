@@ -1,8 +1,9 @@
 --- Encodes JSON: strings, numbers, booleans, arrays ({ ... }), objects. Sorts
---  keys. In text that is not UTF-8, bytes beyond ASCII become U+FFFD.
+--- keys. In text that is not UTF-8, bytes beyond ASCII become U+FFFD.
 
 local sorted = require "rlock.util.sorted"
 
+---@type function
 local json
 
 local function quote(text)
@@ -28,8 +29,8 @@ local function object(value)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
---- @tparam any value an empty table is an empty array; infinity is null
--- @treturn string
+---@param value any an empty table is an empty array; infinity is null
+---@return string
 function json(value)
   if type(value) == "string" then return quote(value) end
   if value == math.huge then return "null" end

@@ -1,5 +1,5 @@
 --- Lists the locks of a server: `names` finds what looks like a lock, and
---  `states` inspects it. Read-only.
+--- `states` inspects it. Read-only.
 
 local stores = require "rlockctl.cli.stores"
 
@@ -8,9 +8,9 @@ local listing = {}
 local AT_ONCE = 32           -- names that are inspected concurrently
 
 --- The names of locks.
--- @tparam table client
--- @tparam[opt] table options as for scan.names
--- @return as stores.lua's `names`
+---@param client table
+---@param options? table as for scan.names
+---@return any # as stores.lua's `names`
 function listing.names(client, options)
   return stores.of(client).names(client, options)
 end
@@ -41,9 +41,9 @@ local function inspect_one(client, name, rows, known)
 end
 
 --- Adds the node and the holders' identities to the states of one name.
--- @tparam table client
--- @tparam string name
--- @tparam table states  from inspect.at
+---@param client table
+---@param name string
+---@param states table from inspect.at
 function listing.complete(client, name, states)
   for _, state in ipairs(states) do state.name = name end
   stores.of(client).complete(client, states)
@@ -64,15 +64,15 @@ local function each(items, work)
 end
 
 --- The states of locks.
--- @tparam table client
--- @tparam table names
--- @tparam table known  the third result of `names`; receives `clients`, as for
---   who.name
--- @treturn[1] table rows, sorted by name: states as in inspect.at, each with
---   its `name`, and `node`, `master` and `slot` as in `rlockctl status`;
---   holders and waiters have `who`, if known. A lock released since the scan
---   has no row
--- @treturn[2] nil, code, detail
+---@param client table
+---@param names table
+---@param known table the third result of `names`; receives `clients`, as for
+---  who.name
+---@return table? # rows, sorted by name: states as in inspect.at, each with its
+---  `name`, and `node`, `master` and `slot` as in `rlockctl status`; holders
+---  and waiters have `who`, if known. A lock released since the scan has no row
+---@return rlock.failure? code
+---@return string? detail
 function listing.states(client, names, known)
   local rows = {}
   each(names, function(name) inspect_one(client, name, rows, known) end)
@@ -86,12 +86,11 @@ function listing.states(client, names, known)
 end
 
 --- The locks of a client's servers.
--- @tparam table client
--- @tparam[opt] table options as for scan.names
--- @treturn[1] table rows, as returned by `states`
--- @treturn[1] boolean whether there are more
--- @treturn[1] table the third result of `names`
--- @treturn[2] nil, code, detail
+---@param client table
+---@param options? table as for scan.names
+---@return table? # rows, as returned by `states`
+---@return any # whether there are more
+---@return table|string | nil # the third result of `names`; detail
 function listing.of(client, options)
   local names, more, known = listing.names(client, options)
   if not names then return nil, more, known end

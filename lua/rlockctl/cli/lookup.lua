@@ -7,12 +7,11 @@ local text = require "rlockctl.cli.text"
 local lookup = {}
 
 --- The one name among the operands.
--- @tparam table cli
--- @tparam string command its name, for messages
--- @tparam table operands
--- @treturn[1] string
--- @treturn[2] nil
--- @treturn[2] integer exit status
+---@param cli table
+---@param command string its name, for messages
+---@param operands table
+---@return string?
+---@return integer? # exit status
 function lookup.name(cli, command, operands)
   local name = operands[1]
   if name and name ~= "" and not operands[2] then return name end
@@ -20,14 +19,12 @@ function lookup.name(cli, command, operands)
 end
 
 --- Opens a client for the one name among the operands.
--- @tparam table cli
--- @tparam string command its name, for messages
--- @tparam table operands
--- @tparam[opt] function open  instead of rlock.open
--- @treturn[1] table client
--- @treturn[1] string name
--- @treturn[2] nil
--- @treturn[2] integer exit status
+---@param cli table
+---@param command string its name, for messages
+---@param operands table
+---@param open? function instead of rlock.open
+---@return table? # client
+---@return string|integer | nil # name; exit status
 function lookup.open(cli, command, operands, open)
   local name, status = lookup.name(cli, command, operands)
   if not name then return nil, status end
@@ -37,10 +34,10 @@ function lookup.open(cli, command, operands, open)
 end
 
 --- The states of a name.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] string policy
--- @return as inspect.at
+---@param client table
+---@param name string
+---@param policy? string
+---@return any # as inspect.at
 function lookup.inspect(client, name, policy)
   local store = stores.of(client)
   if policy then return store.by(client, name, policy) end
@@ -56,10 +53,9 @@ function lookup.states(client, name, policy)
 end
 
 --- The reason why a command does not touch a key of unknown origin.
--- @tparam table state
--- @treturn[1] nil  the key is a lock's
--- @treturn[2] string code
--- @treturn[2] string detail
+---@param state table
+---@return string? # the key is a lock's; code
+---@return string? detail
 function lookup.refusal(state)
   if state.kind ~= "unknown" then return nil end
   local detail = (state.type == "node" and "it is " or "the key is ")
@@ -75,7 +71,7 @@ function lookup.fault(cli, command, name, code, detail)
 end
 
 --- The first state that is held, or else the first.
--- @tparam table states
+---@param states table
 function lookup.held(states)
   for _, state in ipairs(states) do
     if state.state == "held" then return state end
@@ -84,7 +80,7 @@ function lookup.held(states)
 end
 
 --- Whether all are free.
--- @tparam table states
+---@param states table
 function lookup.is_free(states)
   for _, state in ipairs(states) do
     if state.state ~= "free" then return false end

@@ -72,7 +72,7 @@ local function print_none(numbers, all)
       :format(numbers, numbers == 1 and "" or "s"))
 end
 
--- @return nil if it is not a valid number
+---@return any # nil if it is not a valid number
 local function limit_of(chosen)
   local limit = tonumber(chosen.limit or LIMIT)
   if limit and limit % 1 == 0 and limit >= 1 and limit <= 1e6 then
@@ -107,9 +107,11 @@ function ls.run(cli, operands, chosen)
   elseif rows[1] then
     print_table(rows)
   else
+    ---@cast known -nil
     print_none(known.numbers or 0, chosen.all)
   end
   if more then
+    ---@cast known -nil
     cli.complain(("ls: " .. (known.gap
       or "there are more than %d; give a pattern or --limit")):format(limit))
   end

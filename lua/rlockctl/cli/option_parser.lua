@@ -1,8 +1,8 @@
 --- Parses the options of a command line. A table declares them: "--url" ->
---  { name, value }, where `value` names the option's value in messages, if it
---  takes one. `all`: it may be repeated, and its values are a list. `last`: no
---  options follow it.
---  Values are given as --url=X, --url X, -eX or -e X; "--" ends the options.
+--- { name, value }, where `value` names the option's value in messages, if it
+--- takes one. `all`: it may be repeated, and its values are a list. `last`: no
+--- options follow it.
+--- Values are given as --url=X, --url X, -eX or -e X; "--" ends the options.
 
 local option_parser = {}
 
@@ -72,17 +72,16 @@ local function read_option(words, i, known, chosen, command)
 end
 
 --- Parses options.
--- @tparam table words
--- @tparam integer i      where to begin
--- @tparam table known    the declarations, see above
--- @tparam table chosen   receives the options: name -> value, or true
--- @tparam[opt] table operands receives the words between and after them, and
---   `before`, the number of words before a "--"; without `operands`, parsing
---   ends at the first such word
--- @tparam[opt] string command  whose options they are, for messages
--- @treturn[1] integer the index of the first word that was not parsed
--- @treturn[2] nil
--- @treturn[2] string the problem, without any option's value
+---@param words table
+---@param i integer where to begin
+---@param known table the declarations, see above
+---@param chosen table receives the options: name -> value, or true
+---@param operands? table receives the words between and after them, and
+---  `before`, the number of words before a "--"; without `operands`, parsing
+---  ends at the first such word
+---@param command? string whose options they are, for messages
+---@return integer? # the index of the first word that was not parsed
+---@return rlock.failure? code # the problem, without any option's value
 function option_parser.read(words, i, known, chosen, operands, command)
   local only_operands = false
   while words[i] do

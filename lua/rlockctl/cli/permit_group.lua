@@ -1,6 +1,6 @@
 --- Several permits of a semaphore as one lock, for rlockctl run. Acquires all
---  or none: if one is missing, it releases the others before it waits, so two
---  clients cannot deadlock.
+--- or none: if one is missing, it releases the others before it waits, so two
+--- clients cannot deadlock.
 
 local backoff = require "rlock.util.backoff"
 local host = require "rlock.host.uv"
@@ -10,14 +10,20 @@ local permit_group = {}
 local huge, max, min = math.huge, math.max, math.min
 local FIRST_PAUSE, LAST_PAUSE = 0.002, 0.128
 
+---@class rlockctl.cli.permit_group.Permits
+---@field permits any
+---@field name string
+---@field count any
+---@field limit any
+---@field ids table
 local Permits = {}
 Permits.__index = Permits
 
---- @tparam table client
--- @tparam string name
--- @tparam integer count  the number of permits to acquire
--- @tparam integer limit  the semaphore's number of permits
--- @treturn table a lock; `former_limit`: the limit that it has replaced
+---@param client table
+---@param name string
+---@param count integer the number of permits to acquire
+---@param limit integer the semaphore's number of permits
+---@return table # a lock; `former_limit`: the limit that it has replaced
 function permit_group.new(client, name, count, limit)
   return setmetatable({ permits = client:permits(name), name = name,
     count = count, limit = limit, ids = {} }, Permits)
@@ -78,6 +84,7 @@ end
 function Permits:try_lock() return self:lock { wait = 0 } end
 
 function Permits:unlock()
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   for _, id in ipairs(self.ids) do
     local freed, why, text = self.permits:release(id)

@@ -1,5 +1,5 @@
 --- Runs a Lua program: a file, a chunk from the command line, or standard
---  input. The program gets arg and ... as under `lua`.
+--- input. The program gets arg and ... as under `lua`.
 
 local program = {}
 
@@ -56,12 +56,12 @@ local function load_program(name, code, commands)
 end
 
 --- Runs a program.
--- @tparam table cli
--- @tparam table arguments the words of the command line
--- @tparam integer first   index of the program's name; with code, of the first
---   argument
--- @tparam[opt] string code
--- @treturn integer exit status
+---@param cli table
+---@param arguments table the words of the command line
+---@param first integer index of the program's name; with code, of the first
+---  argument
+---@param code? string
+---@return integer # exit status
 function program.run(cli, arguments, first, code)
   local name = arguments[first]
   if code then name, first = "-e", first - 1 end

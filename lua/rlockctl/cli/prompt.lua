@@ -1,5 +1,5 @@
 --- rlockctl -i: a prompt for Lua. On a terminal, libedit edits the line while
---  tasks run.
+--- tasks run.
 
 local complete = require "rlockctl.cli.complete"
 local host = require "rlock.host.uv"
@@ -44,6 +44,11 @@ end
 
 -- lines from a terminal -------------------------------------------------------
 
+---@class rlockctl.cli.prompt.Terminal
+---@field input any
+---@field editor any
+---@field over any
+---@field history any
 local Terminal = {}
 Terminal.__index = Terminal
 
@@ -82,9 +87,9 @@ function Terminal:key()
 end
 
 --- Reads a line while tasks run.
--- @tparam string text  the prompt
--- @treturn string|nil  nil at the end
--- @treturn string "line", "end" or "interrupted"
+---@param text string the prompt
+---@return string? # nil at the end
+---@return string # "line", "end" or "interrupted"
 function Terminal:read(text)
   self.editor:start(text)
   self.input = host.on_readable(0, function() self:key() end)
@@ -114,6 +119,8 @@ end
 
 -- lines from elsewhere --------------------------------------------------------
 
+---@class rlockctl.cli.prompt.Plain
+---@field has_prompt boolean
 local Plain = {}
 Plain.__index = Plain
 
@@ -203,6 +210,7 @@ local function prepare(lines)
   _G.rlock = rlock
   rlock.spawn = new_spawn(lines, rlock.spawn)
   print = new_print(lines)                               -- luacheck: ignore
+  ---@diagnostic disable-next-line: duplicate-set-field
   function host.write_log(text) lines:write(text) end
 end
 
@@ -215,9 +223,9 @@ local function take_interrupts(lines)
 end
 
 --- Reads and runs chunks until the input ends.
--- @tparam table cli
--- @tparam table operands  none is allowed
--- @treturn integer exit status
+---@param cli table
+---@param operands table none is allowed
+---@return integer? # exit status
 function prompt.run(cli, operands)
   if operands[1] then
     return cli.fault("usage", "-i: takes no program, but got " .. operands[1])

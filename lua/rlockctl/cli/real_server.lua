@@ -1,6 +1,6 @@
 --- Also runs the steps of a trace on a real server: its replies and keys must
---  be those of the model. Time passes on the server itself, so times may differ
---  slightly.
+--- be those of the model. Time passes on the server itself, so times may differ
+--- slightly.
 
 local naming = require "rlock.naming"
 local redis = require "rlockctl.model.redis"
@@ -94,7 +94,7 @@ local function now_of(call)
   local text = ("%s.%s"):format(time[1], time[2])
   local seconds, us = text:match "^(%d+)%.(%d+)$"
   if not seconds or #seconds > 12 or #us > 6 then malformed "TIME" end
-  return tonumber(seconds) * 1000 + tonumber(us) // 1000
+  return tonumber(seconds) --[[@as number]] * 1000 + tonumber(us) // 1000
 end
 
 -- the keys of the server ------------------------------------------------------
@@ -145,6 +145,7 @@ local function keys_of(call, name)
   local server, cursor = redis.new(), "0"
   server.now = 0
   repeat
+    ---@type any
     local page
     page, cursor = scan(call, cursor, "*" .. name .. "*")
     for _, key in ipairs(page) do
@@ -202,6 +203,7 @@ end
 
 local function begin(self)
   local model, call = self.model, self.call
+  ---@diagnostic disable-next-line: param-type-mismatch
   model.empty = snapshot.empty(model:is_timed(), now_of(call))
   self.state = model:start()
   local problem = self.state.first and send(call, self.state.first)
@@ -216,11 +218,10 @@ local function delete_all(self)
 end
 
 --- Begins a comparison.
--- @tparam table model  with a lock name that is unique on the server
--- @tparam string url
--- @treturn[1] table with `step`, as below, `state`, and `close()`
--- @treturn[2] nil
--- @treturn[2] string why
+---@param model table with a lock name that is unique on the server
+---@param url string
+---@return table? # with `step`, as below, `state`, and `close()`
+---@return string? # why not
 function real_server.open(model, url)
   local client, _, detail = require("rlock").open(url)
   if not client then return nil, detail end
@@ -261,8 +262,8 @@ local function repeated(self, step, result)
 end
 
 --- Runs a step on both.
--- @treturn table|nil the row of trace.lua; nil if the server does not reply
--- @treturn string|nil how they differ, or why there is no reply
+---@return table? # the row of trace.lua; nil if the server does not reply
+---@return string? # how they differ, or why there is no reply
 function real_server.step(self, step)
   if step.what == "jump" then
     error("--on: the clock of a server cannot be made to jump", 0)
@@ -276,12 +277,11 @@ function real_server.step(self, step)
 end
 
 --- Runs the steps of a trace.
--- @tparam table model
--- @tparam table list  lines
--- @tparam string url
--- @treturn[1] boolean true
--- @treturn[2] boolean false
--- @treturn[2] string where they differ
+---@param model table
+---@param list table lines
+---@param url string
+---@return boolean # true; false
+---@return string? # where they differ
 function real_server.compare(model, list, url)
   local self, fault = real_server.open(model, url)
   if not self then return false, fault end

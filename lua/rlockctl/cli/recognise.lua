@@ -1,7 +1,7 @@
 --- Tells the kind of a lock by its keys: a function for each kind, which runs
---  inside Redis. It gets the keys of that kind; and in `args` the type of the
---  first one and the channel of the waiters. It returns false or a rank, which
---  is higher if the keys show the kind more clearly (inspect.lua).
+--- inside Redis. It gets the keys of that kind; and in `args` the type of the
+--- first one and the channel of the waiters. It returns false or a rank, which
+--- is higher if the keys show the kind more clearly (inspect.lua).
 
 local LONGEST = 1024                    -- bytes of the owner of a simple lock
 local MANY = 100                        -- fields of a hash that is a lock

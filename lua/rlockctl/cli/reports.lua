@@ -1,5 +1,5 @@
 --- Events of a program's clients as JSON lines on standard error, and their
---  metrics in a file or on a port.
+--- metrics in a file or on a port.
 
 local host = require "rlock.host.uv"
 local json = require "rlockctl.cli.json"
@@ -17,10 +17,9 @@ function reports.log(level, event, fields)
 end
 
 --- Writes the metrics to a file, atomically.
--- @tparam string path
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] string the problem
+---@param path string
+---@return boolean? # true
+---@return string? code # the problem
 function reports.write(path)
   local temporary = ("%s.%d"):format(path, host.pid())
   local file, why = io.open(temporary, "w")
@@ -62,8 +61,8 @@ local function response(status, text)
   return HEAD:format(status, #text) .. text
 end
 
--- The response to a request.
--- @tparam string line  its first line
+--- The response to a request.
+---@param line string its first line
 local function answer(line)
   local method, path = line:match("^(%u+) ([^%s?]+)%S* HTTP/1%.%d$")
   if not method then
@@ -77,10 +76,9 @@ local function answer(line)
 end
 
 --- Publishes the metrics until the program ends.
--- @tparam string where  a port of 127.0.0.1, or the path of a file
--- @treturn[1] function to be called at the end
--- @treturn[2] nil
--- @treturn[2] string the problem
+---@param where string a port of 127.0.0.1, or the path of a file
+---@return function? # to be called at the end
+---@return string? code # the problem
 function reports.publish(where)
   local port, problem = port_of(where)
   if problem then return nil, problem end

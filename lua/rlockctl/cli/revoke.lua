@@ -38,8 +38,10 @@ local function lock_of(client, state, name, policy)
   return nil, "refused", state.title .. ": there is no holder to ask"
 end
 
--- Asks the holders.
--- @return true and a message; false: it is free; or nil, code, detail
+--- Asks the holders.
+---@return any # true and a message; false: it is free
+---@return string? code
+---@return string? detail
 local function ask(client, name, chosen)
   local states, code, detail = lookup.states(client, name, chosen.policy)
   if not states then return nil, code, detail end

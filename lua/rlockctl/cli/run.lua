@@ -295,6 +295,7 @@ end
 -- A leader that loses the lock campaigns again: `is_over` is false then.
 local function keep_running(self)
   local session = self.client.session
+  ---@diagnostic disable-next-line: unbalanced-assignments
   local timeout, status = session.timeout
   repeat
     self.is_over, self.was_busy, session.timeout = nil, nil, timeout

@@ -221,8 +221,8 @@ local function split(text)
 end
 
 --- The problem of a command without "--" before it.
--- @tparam table operands
--- @treturn string|nil
+---@param operands table
+---@return string?
 function arguments.advice(operands)
   if operands.before or not operands[2] then return nil end
   return ("put -- before the command: run %s -- %s"):format(operands[1],
@@ -256,12 +256,11 @@ local function words_of(operands, chosen)
 end
 
 --- Checks the options, and reads the operands.
--- @tparam table operands
--- @tparam table chosen  its numbers and durations are converted
--- @treturn[1] table the names of the locks
--- @treturn[1] table the words of the command
--- @treturn[2] nil
--- @treturn[2] string the problem
+---@param operands table
+---@param chosen table its numbers and durations are converted
+---@return table? # the names of the locks
+---@return any # the words of the command; the
+---  problem
 function arguments.read(operands, chosen)
   local ok, names, words = pcall(function()
     check(chosen)

@@ -41,8 +41,8 @@ local function end_of(hold, state)
 end
 
 --- Samples the locks, so that `tell` can detect which holds are renewed.
--- @tparam table hold  of run_locks.lua
--- @treturn table for its field `seen`
+---@param hold table of run_locks.lua
+---@return table # for its field `seen`
 function holders.look(hold)
   local seen = {}
   for i in ipairs(hold.locks) do
@@ -91,8 +91,8 @@ local function subject_of(hold, i, state)
 end
 
 --- The current holders.
--- @tparam table hold
--- @treturn string|nil a message; nil if they are unknown
+---@param hold table
+---@return string? # a message; nil if they are unknown
 function holders.tell(hold)
   local found = {}
   for i in ipairs(hold.locks) do

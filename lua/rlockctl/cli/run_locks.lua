@@ -1,5 +1,5 @@
 --- The locks of `rlockctl run`, from its options and names. A nested run does
---  not acquire the locks that the outer `rlockctl run` already holds.
+--- not acquire the locks that the outer `rlockctl run` already holds.
 
 local percent = require "rlock.util.percent"
 local sorted = require "rlock.util.sorted"
@@ -94,6 +94,13 @@ end
 
 -- public --------------------------------------------------------------------
 
+---@class rlockctl.cli.run_locks.Hold
+---@field client rlock.client
+---@field chosen any
+---@field held any
+---@field names table
+---@field lock rlock.lock
+---@field locks any
 local Hold = {}
 Hold.__index = Hold
 
@@ -105,12 +112,13 @@ local function owners_of(held, name, client)
 end
 
 --- Creates the locks, and verifies on the server those already held.
--- @tparam table client
--- @tparam table names
--- @tparam table chosen shared, exclusive, fair, fenced, permits and limit,
---   policy or leader, and option
--- @return the hold, whose `lock` is nil if there is nothing to acquire; or nil,
---   code, detail
+---@param client table
+---@param names table
+---@param chosen table shared, exclusive, fair, fenced, permits and limit,
+---  policy or leader, and option
+---@return any # the hold, whose `lock` is nil if there is nothing to acquire
+---@return rlock.failure? code
+---@return string? detail
 function run_locks.new(client, names, chosen)
   local held, locks = held_already(), {}
   local self = setmetatable({ client = client, chosen = chosen, held = held,
@@ -165,11 +173,11 @@ local function colon_lists(self)
 end
 
 --- The environment of a command that runs under the hold.
--- @tparam string name   as the user gave it
--- @tparam number ttl    seconds
--- @treturn table a list of "K=V"
--- @treturn string|nil the owner
--- @treturn number|nil the token
+---@param name string as the user gave it
+---@param ttl number seconds
+---@return table # a list of "K=V"
+---@return string? # the owner
+---@return number? # the token
 function Hold:environment(name, ttl)
   if not self.lock then return {} end
   local owner = owner_of_all(self)

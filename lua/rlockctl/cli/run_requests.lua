@@ -7,10 +7,9 @@ local run_requests = {}
 local LAST = 64              -- the greatest number of a signal
 
 --- The signal with a name or number.
--- @tparam string given
--- @treturn[1] integer
--- @treturn[2] nil
--- @treturn[2] string what it must be
+---@param given string
+---@return integer?
+---@return string? code # what it must be
 function run_requests.signal(given)
   local signal = math.tointeger(tonumber(given))
     or host.signals[given:gsub("^SIG", "")]
@@ -20,9 +19,9 @@ function run_requests.signal(given)
 end
 
 --- Sends the command its signal whenever a client asks for the lock.
--- @tparam table run      of run.lua
--- @tparam function say   prints a message
--- @tparam function emit  writes an event
+---@param run table of run.lua
+---@param say function prints a message
+---@param emit function writes an event
 function run_requests.heed(run, say, emit)
   run.hold.lock:on_release_request(function(_, reason)
     if not run.run then return end                  -- the command has ended

@@ -1,21 +1,21 @@
 --- Finds keys of a server that look like locks, by SCAN. Never uses KEYS, and
---  is read-only.
---
---  Most keys of a server are not locks, so only keys that look like one are
---  inspected further. SCAN visits about PAGE keys at a time, and returns those
---  of one type. A hash or a string costs one more command, pipelined for each
---  page.
---    hash     its values are counts, or it has a "mode"; and it has the owner
---             of a client (<uuid>:<number>), or a single field of any name; or
---             the round of a barrier
---    string   the owner of a client, or a token in the format of redis-py,
---             redsync or node-redlock; with `all`, any whole number
---    list     the queue of a fair lock
---    zset     a fair read/write lock, its queue, or the leases of permits
---  Semaphores, latches and unused permits are whole numbers, like many other
---  keys. Two proofs exist: the channel of their waiters, and the keys of
---  requests, which last ten minutes. Without a proof they are found only with
---  `all`. Simple locks whose token has another format are not found.
+--- is read-only.
+---
+--- Most keys of a server are not locks, so only keys that look like one are
+--- inspected further. SCAN visits about PAGE keys at a time, and returns those
+--- of one type. A hash or a string costs one more command, pipelined for each
+--- page.
+---   hash     its values are counts, or it has a "mode"; and it has the owner
+---            of a client (<uuid>:<number>), or a single field of any name; or
+---            the round of a barrier
+---   string   the owner of a client, or a token in the format of redis-py,
+---            redsync or node-redlock; with `all`, any whole number
+---   list     the queue of a fair lock
+---   zset     a fair read/write lock, its queue, or the leases of permits
+--- Semaphores, latches and unused permits are whole numbers, like many other
+--- keys. Two proofs exist: the channel of their waiters, and the keys of
+--- requests, which last ten minutes. Without a proof they are found only with
+--- `all`. Simple locks whose token has another format are not found.
 
 local glob = require "rlockctl.cli.glob"
 
@@ -133,8 +133,10 @@ local names_of = {
 
 -- scanning --------------------------------------------------------------------
 
--- Adds the names among keys of a type.
--- @return true, or nil, code, detail
+--- Adds the names among keys of a type.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function look_at(search, node, keys, type_)
   local look, commands = looks[type_], {}
   for i, key in ipairs(keys) do commands[i] = look.command(key) end
@@ -178,8 +180,10 @@ local function texts_in(list)
   return list
 end
 
--- Visits all keys of a type that match, a page at a time.
--- @return true, or nil, code, detail
+--- Visits all keys of a type that match, a page at a time.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function visit_all(search, node, type_, match, visit)
   local cursor = "0"
   repeat
@@ -235,9 +239,10 @@ local function scan_node(search, node)
 end
 
 --- The servers of a client: one, or the masters of a cluster.
--- @tparam table client
--- @treturn[1] table a list of nodes
--- @treturn[2] nil, code, detail
+---@param client table
+---@return table? # a list of nodes
+---@return rlock.failure? code
+---@return string? detail
 function scan.nodes(client)
   local node = client.session.server.node
   if not node.masters then return { node } end
@@ -264,15 +269,14 @@ local function new_search(client, options)
 end
 
 --- The names of keys that look like locks, sorted.
--- @tparam table client
--- @tparam[opt] table options pattern: of names, as for KEYS; limit: the largest
---   number of names, 1000 by default; all: include any whole number; seconds:
---   when to stop the search
--- @treturn[1] table names
--- @treturn[1] boolean whether there are more
--- @treturn[1] table further results: `proven`, the names of counters as
---   keys; `numbers`, the number of keys that are whole numbers
--- @treturn[2] nil, code, detail
+---@param client table
+---@param options? table pattern: of names, as for KEYS; limit: the largest
+---  number of names, 1000 by default; all: include any whole number; seconds:
+---  when to stop the search
+---@return table? # names
+---@return any # whether there are more
+---@return table|string | nil # further results: `proven`, the names of counters
+---  as keys; `numbers`, the number of keys that are whole numbers; detail
 function scan.names(client, options)
   local search = new_search(client, options or {})
   local nodes, code, detail = scan.nodes(client)
@@ -287,13 +291,14 @@ function scan.names(client, options)
 end
 
 --- Visits all strings of a node whose keys match, a page at a time.
--- @tparam table client
--- @tparam table node
--- @tparam string match  as for KEYS
--- @tparam function visit  called with a list of keys; returns true, or nil,
---   code, detail
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+---@param client table
+---@param node table
+---@param match string as for KEYS
+---@param visit function called with a list of keys; returns true, or nil, code,
+---  detail
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 function scan.visit(client, node, match, visit)
   return visit_all(new_search(client, {}), node, "string", match,
     function(_, _, keys) return visit(keys) end)
@@ -303,11 +308,11 @@ end
 local function exactly(text) return (text:gsub("[%[%]*?\\]", "\\%0")) end
 
 --- Is the whole number at a key a semaphore or latch of rlock? Searches for its
---  recent requests; gives up after a second.
--- @tparam table client
--- @tparam string name
--- @tparam table keys  of a semaphore of that name
--- @treturn boolean
+--- recent requests; gives up after a second.
+---@param client table
+---@param name string
+---@param keys table of a semaphore of that name
+---@return boolean
 function scan.proves(client, name, keys)
   local search = new_search(client, {})
   local node = client.session.server:node_of(keys)

@@ -6,9 +6,11 @@ local min = math.min
 
 -- The number of letters to change, add or remove (Levenshtein).
 local function distance(a, b)
+  ---@type table<integer, any>
   local row = {}
   for j = 0, #b do row[j] = j end
   for i = 1, #a do
+    ---@type any
     local diagonal = row[0]
     row[0] = i
     for j = 1, #b do
@@ -28,9 +30,9 @@ local function difference(word, other)
 end
 
 --- The most similar word, if one is similar.
--- @tparam string word
--- @tparam table words  a set
--- @treturn string|nil
+---@param word string
+---@param words table a set
+---@return string?
 return function(word, words)
   local best, least = nil, #word / 3 + 0.1
   for _, other in ipairs(sorted(words)) do

@@ -113,8 +113,8 @@ local function crowd_of(state)
 end
 
 --- A state in readable form.
--- @tparam table state  from lookup.states
--- @treturn table lines
+---@param state table from lookup.states
+---@return table # lines
 function status.lines(state)
   local lines = { title_of(state) }
   local function add(line) lines[#lines + 1] = line end

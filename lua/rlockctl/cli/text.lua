@@ -1,6 +1,6 @@
 --- Formats the state of a lock (inspect.lua) as text and as JSON. Names and
---  owners are untrusted, so control characters are escaped. Numbers may be
---  larger than an integer.
+--- owners are untrusted, so control characters are escaped. Numbers may be
+--- larger than an integer.
 
 local who = require "rlockctl.cli.who"
 
@@ -26,7 +26,7 @@ end
 function text.bare(name) return text.show(name):sub(2, -2) end
 
 --- A holder or a waiter.
--- @tparam table holder
+---@param holder table
 function text.who(holder) return text.bare(who.show(holder)) end
 
 --- The time left until a lock expires.
@@ -59,8 +59,8 @@ function text.holders(state)
 end
 
 --- Replaces the middle of a text that is too long by "...".
--- @tparam string cell
--- @tparam integer most characters
+---@param cell string
+---@param most integer characters
 function text.shortened(cell, most)
   local length = utf8.len(cell)
   if not length or length <= most then return cell end
@@ -72,8 +72,8 @@ end
 local WIDEST = 80
 
 --- Aligns the cells of lines, except very long cells.
--- @tparam table lines  lists of texts
--- @treturn table lines
+---@param lines table lists of texts
+---@return table # lines
 function text.columns(lines)
   local widths, result = {}, {}
   for _, cells in ipairs(lines) do
@@ -98,8 +98,8 @@ local function milliseconds(seconds)
 end
 
 --- The state for JSON: times in whole milliseconds.
--- @tparam table state with its `name`; modified
--- @treturn table it
+---@param state table with its `name`; modified
+---@return table # it
 function text.record(state)
   for _, holder in ipairs(state.holders) do
     holder.ttl, holder.ttl_ms = nil, milliseconds(holder.ttl)

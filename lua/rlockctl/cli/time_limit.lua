@@ -1,5 +1,5 @@
 --- Limits the time that a command waits for servers. At the limit, the program
---  ends even during a name lookup, a handshake or a request.
+--- ends even during a name lookup, a handshake or a request.
 
 local host = require "rlock.host.uv"
 
@@ -14,15 +14,15 @@ time_limit.LEAVE = 0.5
 local SLACK = 0.05      -- a wait of the same length ends first, with its detail
 
 --- The bound of a wait.
--- @tparam number seconds
+---@param seconds number
 function time_limit.of(seconds)
   return seconds > 0 and math.max(seconds, LEAST) or ANSWER
 end
 
 --- Sets a bound.
--- @tparam number seconds   or math.huge
--- @tparam function late    called at the bound; returns the exit status
--- @treturn function removes the bound
+---@param seconds number or math.huge
+---@param late function called at the bound; returns the exit status
+---@return function # removes the bound
 function time_limit.bound(seconds, late)
   local done = host.event()
   host.daemon(function()
@@ -32,9 +32,9 @@ function time_limit.bound(seconds, late)
 end
 
 --- Opens a client. If its server does not reply, retries until the bound.
--- @tparam table options  as for rlock.open
--- @tparam number seconds  of the wait; with math.huge, opens it once
--- @return as rlock.open
+---@param options table as for rlock.open
+---@param seconds number of the wait; with math.huge, opens it once
+---@return any ... # as rlock.open
 function time_limit.open(options, seconds)
   local open, errors = require("rlock").open, require "rlock.redis.errors"
   local ends = seconds < math.huge and host.now() + time_limit.of(seconds) or 0
@@ -52,8 +52,8 @@ local function limit(client, seconds)
 end
 
 --- The message for a server that has not replied in time.
--- @tparam number seconds as for `of`
--- @treturn string
+---@param seconds number as for `of`
+---@return string
 function time_limit.problem(seconds)
   local address = require "rlockctl.cli.address"
   local default = address.default()
@@ -62,13 +62,13 @@ function time_limit.problem(seconds)
 end
 
 --- Shortens the close of a client whose server does not reply.
--- @tparam[opt] table client
+---@param client? table
 function time_limit.leave(client) limit(client, time_limit.LEAVE) end
 
 --- Bounds a release by the length of the wait, but at least 1 s. A release has
---  two attempts.
--- @tparam table client
--- @tparam number seconds
+--- two attempts.
+---@param client table
+---@param seconds number
 function time_limit.shorten(client, seconds)
   limit(client, math.max(time_limit.of(seconds), 1) / 2)
 end

@@ -59,7 +59,9 @@ top.options = {
 
 -- plain lines -----------------------------------------------------------------
 
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function print_table(watched, view)
   local rows = lock_table.rows(watched, view)
   local lines = lock_table.lines(rows, view.sort)

@@ -39,8 +39,8 @@ local function print_row(row, widths)
 end
 
 --- Prints a trace.
--- @tparam table list   rows
--- @tparam table names  of the clients
+---@param list table rows
+---@param names table of the clients
 function trace_table.print(list, names)
   local all = { head_of(names) }
   for i, row in ipairs(list) do

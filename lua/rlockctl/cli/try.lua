@@ -1,5 +1,5 @@
 --- rlockctl try: reads steps, one per line, runs them on the model of Redis,
---  and shows the replies and the keys.
+--- and shows the replies and the keys.
 
 local bounded = require "rlockctl.cli.bounded_model"
 
@@ -30,6 +30,7 @@ options --option, --clients, --ops, --ticks, --tick, --leases, --faults and
                   there, the lock has a unique name
 ]]
 
+---@type table<string, any>
 try.options = { ["--on"] = { "on", "URL" } }
 for name, option in pairs(bounded.options) do try.options[name] = option end
 

@@ -42,9 +42,10 @@ local function busy_of(states)
   end
 end
 
--- Inspects the lock and waits, until it is free.
--- @return true; or nil, code, detail: "timeout" without a detail: the wait
---   is over
+--- Inspects the lock and waits, until it is free.
+---@return true?
+---@return string? code
+---@return string? detail # "timeout" without a detail: the wait is over
 local function stay(watch)
   while true do
     local states, code, detail =
@@ -76,6 +77,7 @@ local function bound(cli, watch, seconds)
 end
 
 function command.run(cli, operands, chosen)
+  ---@type any
   local seconds = math.huge
   if chosen.wait then seconds = seconds_of(chosen.wait) end
   if not seconds then

@@ -14,9 +14,8 @@ local graph = {}
 local LONGEST = 1e12     -- ms of a wait: os.date can show when it began
 
 --- Parses an announcement. It is untrusted: any client may write any.
--- @tparam string text
--- @treturn[1] table a wait; `waited` is that of the announcement
--- @treturn[2] nil
+---@param text string
+---@return table? # a wait; `waited` is that of the announcement
 function graph.parse(text)
   local words = {}
   for word in text:gmatch "%S+" do words[#words + 1] = percent.decode(word) end
@@ -95,10 +94,10 @@ local function cycle_in(waits, holders)
 end
 
 --- The cycles of waits, of which each task is in one at most.
--- @tparam table waits
--- @tparam table holders  as for `stuck`
--- @treturn table a list of cycles: steps { wait =, ahead = the wait of the task
---   that keeps it out, hold = by which }
+---@param waits table
+---@param holders table as for `stuck`
+---@return table # a list of cycles: steps { wait =, ahead = the wait of the
+---  task that keeps it out, hold = by which }
 function graph.cycles(waits, holders)
   local cycles = {}
   waits = graph.stuck(waits, holders)

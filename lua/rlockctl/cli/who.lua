@@ -1,6 +1,6 @@
 --- Maps owners to processes, by the names of the clients' connections
---  (identity.lua). Reads them from CLIENT LIST, once on each server. A server
---  that refuses CLIENT LIST adds none.
+--- (identity.lua). Reads them from CLIENT LIST, once on each server. A server
+--- that refuses CLIENT LIST adds none.
 
 local identity = require "rlock.util.identity"
 
@@ -38,12 +38,12 @@ local function unknown(known, states)
 end
 
 --- Adds `who` to those holders and waiters of states whose client is known.
---  Reads CLIENT LIST only if there is an owner that a client may have named.
--- @tparam table nodes
--- @tparam number seconds for each
--- @tparam table states  from inspect.at
--- @tparam[opt] table known  client id -> identity (decoded), or false; is
---   kept for later calls
+--- Reads CLIENT LIST only if there is an owner that a client may have named.
+---@param nodes table
+---@param seconds number for each
+---@param states table from inspect.at
+---@param known? table client id -> identity (decoded), or false; is kept for
+---  later calls
 function who.name(nodes, seconds, states, known)
   known = known or {}
   local ids = unknown(known, states)
@@ -58,8 +58,8 @@ function who.name(nodes, seconds, states, known)
 end
 
 --- A holder as text, with its identity if that is known.
--- @tparam table holder  with `owner`; `who` or `address`, if that is known
--- @treturn string without escaping
+---@param holder table with `owner`; `who` or `address`, if that is known
+---@return string # without escaping
 function who.show(holder)
   return holder.who and identity.show(holder.who) or holder.address
     or holder.owner

@@ -10,10 +10,10 @@ local SECONDS = 2            -- to look for them
 local SHOWN = 3              -- names in a finding
 
 --- Calls fn(audit, item) for each item, all at the same time; returns when all
---  have returned. Does not keep the program running.
--- @tparam table audit
--- @tparam table list
--- @tparam function fn
+--- have returned. Does not keep the program running.
+---@param audit table
+---@param list table
+---@param fn function
 function common.each(audit, list, fn)
   local host, left = audit.client.session.host, #list
   local done = host.event()
@@ -28,9 +28,9 @@ function common.each(audit, list, fn)
 end
 
 --- Rules by name, in this order.
--- @tparam table rules
--- @param ...  their names; "_" is shown as "-"
--- @treturn table of { name, rule }
+---@param rules table
+---@param ... any their names; "_" is shown as "-"
+---@return table # of { name, rule }
 function common.list_of(rules, ...)
   local list = {}
   for i, name in ipairs { ... } do
@@ -40,16 +40,16 @@ function common.list_of(rules, ...)
 end
 
 --- A duration, for people.
--- @tparam number seconds
--- @treturn string
+---@param seconds number
+---@return string
 function common.duration(seconds)
   if seconds < 1 then return ("%.3g ms"):format(seconds * 1000) end
   return ("%.4g s"):format(seconds)
 end
 
 --- The first of some names, as text.
--- @tparam table names
--- @treturn string
+---@param names table
+---@return string
 function common.some(names)
   local shown = {}
   for i = 1, math.min(SHOWN, #names) do shown[i] = text.bare(names[i]) end
@@ -64,8 +64,8 @@ local function is_endless(row)
 end
 
 --- Adds the locks that nothing ends.
--- @tparam table its     a report
--- @tparam table client
+---@param its table a report
+---@param client table
 function common.check_locks(its, client)
   local rows, more, known = listing.of(client, { limit = MOST,
     seconds = SECONDS })
@@ -84,17 +84,17 @@ function common.check_locks(its, client)
 end
 
 --- A word for a shell.
--- @tparam string word
--- @treturn string
+---@param word string
+---@return string
 function common.quoted(word)
   return word:find("[^%w_.:/@%%+-]") and "'" .. word:gsub("'", "'\\''") .. "'"
     or word
 end
 
 --- The reply to a command that was refused, as text.
--- @tparam string command
--- @tparam string detail
--- @treturn string
+---@param command string
+---@param detail string
+---@return string
 function common.refusal(command, detail)
   if detail:find "NOPERM" or detail:find "unknown command"
       or detail:find "unknown subcommand" then

@@ -1,7 +1,7 @@
 --- Finds what rlock needs and the user of a Redis server may not do. Tries each
---  command in a form that changes nothing, because the ACL commands that list
---  permissions are restricted themselves. EVALSHA of an unknown script tries a
---  key, and a subscription tries a channel.
+--- command in a form that changes nothing, because the ACL commands that list
+--- permissions are restricted themselves. EVALSHA of an unknown script tries a
+--- key, and a subscription tries a channel.
 
 local common = require "rlockctl.doctor.common"
 local kinds = require "rlockctl.cli.all_kinds"
@@ -65,9 +65,11 @@ local function is_forbidden(detail)
     or detail:find("unknown command", 1, true) ~= nil
 end
 
--- Tries commands together: a refusal such as READONLY ends the connection. A
--- connection for each would take seconds.
--- @return the detail of each that has failed; or nil, code, detail
+--- Tries commands together: a refusal such as READONLY ends the connection. A
+--- connection for each would take seconds.
+---@return any # the detail of each that has failed
+---@return rlock.failure? code
+---@return string? detail
 local function try_all(client, commands)
   local session = client.session
   local replies, codes, details = session.server.node:pipeline(
@@ -83,8 +85,10 @@ local function try_all(client, commands)
   return failures
 end
 
--- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
--- @return true; false and the refusal; or nil, code, detail
+--- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
+---@return any # true; false and the refusal
+---@return rlock.failure? code
+---@return string? detail
 local function subscribe(client, verb, channel)
   local session, refusal = client.session, nil
   local answered = session.host.event()
@@ -109,7 +113,9 @@ local function user_of(client)
     or client.session.options.username or "default"
 end
 
--- @return the refused commands; or nil, code, detail
+---@return any # the refused commands
+---@return rlock.failure? code
+---@return string? detail
 local function probe_commands(client, is_cluster)
   local refused = {}
   local function note(name, is_permitted)
@@ -197,7 +203,9 @@ end
 
 local function is_refused(detail) return detail:find("NOPERM", 1, true) end
 
--- @return for each key, whether the user may use it; or nil, code, detail
+---@return any # for each key, whether the user may use it
+---@return rlock.failure? code
+---@return string? detail
 local function may_use(client, keys)
   local commands, allowed = {}, {}
   for _, key in ipairs(keys) do
@@ -251,16 +259,19 @@ local function probe(client, missing, what, list, users, may, name)
       patterns[pattern], missing[#missing + 1] = entry, entry
     end
     if not ok then
+      ---@cast entry -nil
       entry.names[#entry.names + 1] = one
+      ---@cast entry -nil
       for kind in pairs(users[one]) do entry.kinds[kind] = true end
     end
   end
   return true
 end
 
--- The keys and channels of a name that the user may not use.
--- @return a list: what ("key" or "channel"), pattern, names, kinds; or nil,
---   code, detail
+--- The keys and channels of a name that the user may not use.
+---@return any # a list: what ("key" or "channel"), pattern, names, kinds
+---@return rlock.failure? code
+---@return string? detail
 local function missing_for(client, name, which)
   local missing = {}
   local fits, keys, key_kinds, channels, channel_kinds =
@@ -279,6 +290,7 @@ end
 
 -- The command that permits what is missing.
 local function grant_of(client, state)
+  ---@type string[]
   local words = { "redis-cli acl setuser", quoted(user_of(client)) }
   for _, entry in ipairs(state.missing or {}) do
     words[#words + 1] =
@@ -316,17 +328,18 @@ local function can_kill(client, victim)
 end
 
 --- Inspects the permissions on one server.
--- @tparam table client
--- @tparam table victim another client of the same server, whose connection is
---   killed as a test
--- @tparam boolean is_cluster whether it is a node of a cluster
--- @tparam[opt] string name  of a lock, to try its keys and channels, too
--- @tparam[opt] string which  its kind, or the module of its policy; default:
---   all kinds
--- @treturn[1] table refused (names of commands), sealed ("kill" or "time"),
---   why; with a name, missing (keys and channels); grant, a command, if
---   anything is not permitted
--- @treturn[2] nil, code, detail
+---@param client table
+---@param victim table another client of the same server, whose connection is
+---  killed as a test
+---@param is_cluster boolean whether it is a node of a cluster
+---@param name? string of a lock, to try its keys and channels, too
+---@param which? string its kind, or the module of its policy; default: all
+---  kinds
+---@return table? # refused (names of commands), sealed ("kill" or "time"), why;
+---  with a name, missing (keys and channels); grant, a command, if anything is
+---  not permitted
+---@return rlock.failure? code
+---@return string? detail
 function permissions.inspect(client, victim, is_cluster, name, which)
   local refused, code, detail = probe_commands(client, is_cluster)
   if not refused then return nil, code, detail end

@@ -1,7 +1,7 @@
 --- Audits Redis for rlockctl doctor: one server; or the servers and Sentinels
---  of a master; or the nodes of a cluster. Each is asked by a client of its
---  own, all at the same time. redis_rules.lua judges what a server answers.
---  Here is what concerns all together: their clocks, versions and locks.
+--- of a master; or the nodes of a cluster. Each is asked by a client of its
+--- own, all at the same time. redis_rules.lua judges what a server answers.
+--- Here is what concerns all together: their clocks, versions and locks.
 
 local common = require "rlockctl.doctor.common"
 local permissions = require "rlockctl.doctor.permissions"
@@ -27,6 +27,7 @@ local PARAMETERS = { "appendfsync", "save", "stop-writes-on-bgsave-error",
 
 -- A client of one server of a system.
 local function client_of(client, at)
+  ---@type any
   local options = {}
   for name, value in pairs(client.session.options) do options[name] = value end
   options.sentinels, options.seeds, options.lazy = nil, nil, true
@@ -69,8 +70,10 @@ local function parameters_of(replies, details, first)
   return next(its) and its or common.refusal("CONFIG", refusal or "no reply")
 end
 
--- Adds INFO, COMMANDSTATS, CLUSTER and CONFIG.
--- @return true, or nil, code, detail
+--- Adds INFO, COMMANDSTATS, CLUSTER and CONFIG.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function ask(f, client)
   local commands = { { "INFO" }, { "INFO", "commandstats" },
     { "CLUSTER", "INFO" } }
@@ -95,13 +98,15 @@ local function clock_of(client)
     local began = now_of(client)
     local reply, _, detail = send(client, { "TIME" })
     local took = now_of(client) - began
+    ---@type any, any
     local s, us = table.unpack(type(reply) == "table" and reply or {})
     if not tonumber(s) or not tonumber(us) then
       return common.refusal("TIME", tostring(detail or "malformed"))
     end
     if not best or took < best.error * 2 then
       best = { error = took / 2,
-        ahead = tonumber(s) + tonumber(us) / 1e6 - began - took / 2 }
+        ahead = tonumber(s) --[[@as number]]
+          + tonumber(us) --[[@as number]] / 1e6 - began - took / 2 }
     end
   end
   return best
@@ -152,8 +157,11 @@ local function introduce(its, info)
   its.role = info.role == "slave" and "replica" or info.role and "primary"
 end
 
--- @return the facts about a server, or nil, code, detail
+---@return any # the facts about a server
+---@return rlock.failure? code
+---@return string? detail
 local function facts_of(audit, client, at)
+  ---@type any
   local f = report.facts { lease = audit.lease, place = audit.place,
     is_local = client.session.options.is_local,
     cli = cli_of(client.session.options, at) }
@@ -162,6 +170,7 @@ local function facts_of(audit, client, at)
   f.server_clock = clock_of(client)
   f.CLOCK = compared(f.server_clock, now_of(client))
   f.SCRIPTS = scripts_of(client)
+  ---@type any
   local victim = client_of(client, at)
   f.PERMISSIONS, code, detail = permissions.inspect(client, victim,
     audit.place == "cluster", audit.name, audit.policy)
@@ -250,6 +259,7 @@ local function audit_sentinel(audit, at)
     username = own.username or false, password = own.password or false,
     tls = own.tls or false }
   local client = client_of(audit.client, place)
+  ---@cast client -nil
   local ok, code, detail =
     client.session.server:connect(client.session.options.connect_timeout)
   its.role = "Sentinel"
@@ -259,11 +269,13 @@ local function audit_sentinel(audit, at)
   else
     its:fail(code, detail)
   end
+  ---@cast client -nil
   client:close()
 end
 
 -- the servers of a system -----------------------------------------------------
 
+---@type table<string, function>
 local find = {}
 
 local function places_of(audit)
@@ -330,8 +342,8 @@ local TYPES = { redisson_lock_queue = "list", redisson_lock_timeout = "zset",
   rlock_frw_writers = "zset", rlock_frw_signs = "hash",
   rlock_request = "string", rlock_replicated = "string" }
 
--- Adds the keys of a page that have one of our names, but another type.
--- @return true, or nil, detail
+--- Adds the keys of a page that have one of our names, but another type.
+---@return any ... # true, or nil, detail
 local function add_foreign(names, node, page, deadline)
   local keys, commands = {}, {}
   for _, key in ipairs(page) do
@@ -352,8 +364,8 @@ local function add_foreign(names, node, page, deadline)
   return true
 end
 
--- Looks at the keys of a node until `ends`.
--- @return true, or nil, detail
+--- Looks at the keys of a node until `ends`.
+---@return any ... # true, or nil, detail
 local function scan_node(names, node, client, ends)
   local cursor = "0"
   repeat
@@ -412,7 +424,7 @@ function redis.compare(audits)
 end
 
 --- Audits what a client connects to.
--- @tparam table audit see stores.lua; gets the reports
+---@param audit table see stores.lua; gets the reports
 function redis.audit(audit)
   local options = audit.client.session.options
   audit.place = options.sentinels and "sentinel" or options.seeds and "cluster"

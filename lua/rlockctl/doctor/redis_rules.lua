@@ -1,12 +1,12 @@
 --- What a Redis server needs to keep locks: rules for the facts about one
---  server (report.lua). The sources are INFO, CONFIG and CLUSTER, by the names
---  that the server uses. Further facts:
---    lease       the shortest lease, in seconds
---    cli         how to run redis-cli for this server
---    place       "server", "sentinel" or "cluster"; `is_local`
---    CLOCK       ahead and error, in seconds: its clock, compared with ours
---    SCRIPTS     median and longest, in seconds: a script's round trip
---    PERMISSIONS permissions.inspect
+--- server (report.lua). The sources are INFO, CONFIG and CLUSTER, by the names
+--- that the server uses. Further facts:
+---   lease       the shortest lease, in seconds
+---   cli         how to run redis-cli for this server
+---   place       "server", "sentinel" or "cluster"; `is_local`
+---   CLOCK       ahead and error, in seconds: its clock, compared with ours
+---   SCRIPTS     median and longest, in seconds: a script's round trip
+---   PERMISSIONS permissions.inspect
 
 local common = require "rlockctl.doctor.common"
 local sorted = require "rlock.util.sorted"
@@ -290,6 +290,7 @@ function rules.latency(f)
 end
 
 function rules.scripts(f)
+  ---@type any, any
   local worst, name = 0, "eval"
   for _, command in ipairs { "eval", "evalsha", "fcall" } do
     local line = f:find("COMMANDSTATS", "cmdstat_" .. command) or ""
@@ -474,6 +475,7 @@ local function extremes(facts)
 end
 
 function rules.clocks(audit)
+  ---@type any, any
   local first, last = extremes(audit.facts)
   if not first or not audit.facts[2] then return end
   local apart = last.ahead - first.ahead

@@ -1,16 +1,24 @@
 --- What `rlockctl doctor` says of one server, or of a set of servers: a list of
---  findings. A rule is a function of the facts about a server. It returns the
---  level of its finding, and what it found; below "ok" also why that matters
---  for a lock, and the command that mends it. It returns nothing if it does not
---  apply. What a server does not tell is no fault: the finding is "unknown".
+--- findings. A rule is a function of the facts about a server. It returns the
+--- level of its finding, and what it found; below "ok" also why that matters
+--- for a lock, and the command that mends it. It returns nothing if it does not
+--- apply. What a server does not tell is no fault: the finding is "unknown".
 
 local text = require "rlockctl.cli.text"
 
 local report = {}
 
+---@class rlockctl.doctor.report.Report
+---@field where any
+---@field server table
+---@field findings table
+---@field is_spare boolean
+---@field version any
+---@field role any
 local Report = {}
 Report.__index = Report
 
+---@class rlockctl.doctor.report.Facts
 local Facts = {}
 Facts.__index = Facts
 
@@ -29,23 +37,24 @@ local function unknown(why)
 end
 
 --- Facts about a server. Each source of facts is a table of texts by name, or a
---  text: why it is unknown.
--- @tparam table its  the sources, and fields for the rules
--- @treturn table
+--- text: why it is unknown.
+---@param its table the sources, and fields for the rules
+---@return table
 function report.facts(its) return setmetatable(its, Facts) end
 
 --- A fact that may be missing from its source.
--- @tparam string source
--- @tparam string name
--- @treturn string|nil
+---@param source string
+---@param name string
+---@return string?
 function Facts:find(source, name)
+  ---@type any
   local its = self[source]
   if type(its) ~= "table" then unknown(its or source .. " is unknown") end
   return its[name]
 end
 
 --- A fact; without it, the finding of the rule is "unknown".
--- @treturn string
+---@return any
 function Facts:of(source, name)
   return self:find(source, name)
     or unknown(("%s has no %s"):format(source, name))
@@ -60,21 +69,23 @@ end
 
 -- findings --------------------------------------------------------------------
 
---- @tparam string where the address of the server, or the name of the set
--- @tparam string server "redis", "zookeeper", ...
--- @tparam[opt] boolean is_spare  no lock is on it, unless another one fails
--- @treturn table
+---@param where string the address of the server, or the name of the set
+---@param server string "redis", "zookeeper", ...
+---@param is_spare? boolean no lock is on it, unless another one fails
+---@return table
 function report.new(where, server, is_spare)
   return setmetatable({ where = where, server = server, findings = {},
     is_spare = is_spare }, Report)
 end
 
+---@class rlockctl.doctor.report.Audit
+---@field reports any
 local Audit = {}
 Audit.__index = Audit
 
 --- An audit of what a client connects to.
--- @tparam table its  client, lease in seconds, perhaps name and policy
--- @treturn table with `reports`
+---@param its table client, lease in seconds, perhaps name and policy
+---@return table # with `reports`
 function report.audit(its)
   its.reports = {}
   return setmetatable(its, Audit)
@@ -88,11 +99,11 @@ function Audit:add(...)
 end
 
 --- Adds a finding.
--- @tparam string check its name
--- @tparam[opt] string level nil: there is nothing to say
--- @tparam[opt] string what
--- @tparam[opt] string why
--- @tparam[opt] string mend
+---@param check string its name
+---@param level? string nil: there is nothing to say
+---@param what? string
+---@param why? string
+---@param mend? string
 function Report:add(check, level, what, why, mend)
   if not level then return end
   table.insert(self.findings, { check = check, level = level, what = what,
@@ -100,8 +111,8 @@ function Report:add(check, level, what, why, mend)
 end
 
 --- Adds that the server cannot be audited.
--- @tparam string code
--- @tparam string detail
+---@param code string
+---@param detail string
 function Report:fail(code, detail)
   self.code, self.detail, self.is_done = code, detail, true
   self:add("reach", self.is_spare and "warning" or "fault", detail,
@@ -117,8 +128,8 @@ local function note(self, check, ok, level, ...)
 end
 
 --- Adds the findings of rules, a list of { check, rule }.
--- @tparam table rules
--- @param ...  the arguments of each rule
+---@param rules table
+---@param ... any the arguments of each rule
 function Report:apply(rules, ...)
   for _, rule in ipairs(rules) do
     note(self, rule[1], pcall(rule[2], ...))
@@ -126,7 +137,7 @@ function Report:apply(rules, ...)
 end
 
 --- Sorts the findings, the worst first; returns the worst level.
--- @treturn string
+---@return string
 function Report:sort()
   for i, finding in ipairs(self.findings) do finding.order = i end
   table.sort(self.findings, function(a, b)
@@ -203,8 +214,9 @@ local function add_short(lines, findings, level)
 end
 
 --- The report as lines of text.
--- @tparam boolean is_coloured
--- @treturn table
+---@param is_coloured boolean
+---@return table
+---@return any ...
 function Report:lines(is_coloured)
   local level = self:sort()
   local lines = { ("%s: %s%s%s"):format(bare(self.where), self.server,

@@ -1,7 +1,7 @@
 --- Audits ZooKeeper for rlockctl doctor: each server of the URL, by four-letter
---  words, and the ensemble, by a session. Changes nothing: a transaction that
---  fails in any case tells what the login may do. zookeeper_rules.lua judges
---  the answers.
+--- words, and the ensemble, by a session. Changes nothing: a transaction that
+--- fails in any case tells what the login may do. zookeeper_rules.lua judges
+--- the answers.
 
 local codec = require "rlock.zookeeper.codec"
 local common = require "rlockctl.doctor.common"
@@ -60,8 +60,10 @@ end
 local WORDS = { SRVR = "^([^:]+): ?(.*)$", CONF = "^([^=]+)=(.*)$",
   MNTR = "^(%S+)%s+(.*)$" }
 
--- Adds SRVR, CONF and MNTR.
--- @return true, or nil, code, detail
+--- Adds SRVR, CONF and MNTR.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function ask(f, client, at)
   for word, pattern in pairs(WORDS) do
     local answer, problem = says(client, at, word:lower())
@@ -96,8 +98,8 @@ end
 
 local function never() return math.huge end
 
--- Opens a session of its own, and calls use(link, deadline).
--- @return the result of `use`; nil: no session
+--- Opens a session of its own, and calls use(link, deadline).
+---@return any # the result of `use`; nil: no session
 local function try(client, its, use)
   local session = client.session
   its.log = function() end
@@ -141,8 +143,10 @@ end
 
 -- permissions -----------------------------------------------------------------
 
--- The deepest node that exists, of those on the way to a path.
--- @return its path, or nil, code, detail
+--- The deepest node that exists, of those on the way to a path.
+---@return any # its path
+---@return rlock.failure? code
+---@return string? detail
 local function deepest(client, path, deadline)
   local reads, last = {}, "/"
   for at in (path .. "/"):gmatch "()/" do
@@ -158,9 +162,10 @@ local function deepest(client, path, deadline)
   return last
 end
 
--- Tries to list, make and delete children of a node.
--- @return a list of what is not permitted, whether anyone may delete them; or
---   nil, code, detail
+--- Tries to list, make and delete children of a node.
+---@return any # a list of what is not permitted, whether anyone may delete them
+---@return rlock.failure? code
+---@return string? detail
 local function probe(client, path, deadline)
   local server = client.session.server
   local child = (path == "/" and "" or path) .. "/rlock-"
@@ -198,8 +203,10 @@ local function path_of(audit)
   return bound.path
 end
 
--- Adds what needs a session.
--- @return true, or nil, code, detail
+--- Adds what needs a session.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function ask_session(audit, path)
   local client, server = audit.client, audit.client.session.server
   local ok, code, detail =
@@ -246,9 +253,9 @@ local function judge(audit)
 end
 
 --- Audits the servers of a client.
--- @tparam table audit see stores.lua; gets the reports, and the fields
---   session_ms, least_ms, most_ms (time-outs), sync_ms; path, whose permissions
---   were tried, refused, is_open; members, their number; facts
+---@param audit table see stores.lua; gets the reports, and the fields
+---  session_ms, least_ms, most_ms (time-outs), sync_ms; path, whose permissions
+---  were tried, refused, is_open; members, their number; facts
 function zookeeper.audit(audit)
   local options = audit.client.session.options
   audit.hosts, audit.members, audit.facts = options.hosts, 0, {}

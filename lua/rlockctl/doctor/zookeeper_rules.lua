@@ -1,7 +1,7 @@
 --- What ZooKeeper needs to keep locks: rules for the facts about one server,
---  and about the ensemble (report.lua). The sources about a server are SRVR,
---  CONF and MNTR, the answers to these four-letter words, and JUTE. Those about
---  the ensemble are fields of `audit`, see zookeeper.lua.
+--- and about the ensemble (report.lua). The sources about a server are SRVR,
+--- CONF and MNTR, the answers to these four-letter words, and JUTE. Those about
+--- the ensemble are fields of `audit`, see zookeeper.lua.
 
 local common = require "rlockctl.doctor.common"
 

@@ -1,5 +1,5 @@
 --- Runs scripts on a model of Redis: the library `redis`, and the conversions
---  of arguments and replies.
+--- of arguments and replies.
 
 local arguments = require "rlockctl.model.commands.arguments"
 local lua51 = require "rlockctl.model.lua51"
@@ -135,6 +135,7 @@ local function in_one_line(text)
   return (text:match("^[^\0]*"):gsub("[\r\n]", " "))
 end
 
+---@type function
 local replied
 
 local function list_of(list)
@@ -174,7 +175,9 @@ function replied(value)
   local kind = type(value)
   if kind == "table" then return table_of(value) end
   if kind == "string" then return value end
-  if kind == "number" then return values.long(value) + 0.0 end
+  if kind == "number" then
+    return values.long(value) --[[@as integer]] + 0.0
+  end
   return value == true and 1.0
 end
 

@@ -25,6 +25,7 @@ local READINGS, READING = 10000, 1e-5
 local STEPS, BURST = 10000, 0.01
 
 local create, resume = coroutine.create, coroutine.resume
+---@type function, function
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local insert, remove, unpack = table.insert, table.remove, table.unpack
@@ -38,9 +39,9 @@ local function hash(text)
 end
 
 --- A stream of random numbers, independent of others (xorshift64*).
--- @tparam integer seed
--- @tparam string name of the stream
--- @treturn function returns a number in [0,1)
+---@param seed integer
+---@param name string of the stream
+---@return function # returns a number in [0,1)
 function sim.stream(seed, name)
   local x = hash(("%d %s"):format(seed, name))
   if x == 0 then x = 88675123 end
@@ -56,14 +57,26 @@ end
 
 -- the universe ----------------------------------------------------------------
 
+---@class rlockctl.model.host.Universe
+---@field [integer] table
+---@field seed any
+---@field now number
+---@field n integer
+---@field ready table
+---@field last number
+---@field serial number
+---@field idle table
+---@field random any
+---@field on_log any
+---@field connect any
 local Universe = {}
 Universe.__index = Universe
 
 Universe.stream = sim.stream
 
---- @tparam integer seed
--- @treturn table universe: `now`, seconds of true time; `random`; `connect`, to
---   be set: function(host, options) -> connection, or nil, code, detail
+---@param seed integer
+---@return table # universe: `now`, seconds of true time; `random`; `connect`,
+---  to be set: function(host, options) -> connection, or nil, code, detail
 function sim.new(seed)
   return setmetatable({
     seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
@@ -72,10 +85,9 @@ function sim.new(seed)
 end
 
 --- Schedules an item at a point of true time. The array part of the universe
---  has the scheduled items, the next one last: most are due soon, so few move.
--- @tparam number deadline
--- @tparam table item must not be scheduled already; has a `deadline` while it
---   is
+--- has the scheduled items, the next one last: most are due soon, so few move.
+---@param deadline number
+---@param item table must not be scheduled already; has a `deadline` while it is
 function Universe:at(deadline, item)
   local n = self.n
   local i = n
@@ -100,7 +112,7 @@ function Universe:cancel(item)
 end
 
 --- Calls fn after some seconds of true time.
--- @treturn table an item
+---@return table # an item
 function Universe:after(seconds, fn)
   local item = { fire = fn }
   self:at(self.now + seconds, item)
@@ -158,6 +170,7 @@ end
 local function loop(self, deadline)
   run_ready(self)
   local n = self.n
+  ---@type any
   local item = self[n]
   while item and item.deadline <= deadline and not self.is_over do
     local now, due, host = self.now, item.deadline, item.host
@@ -199,6 +212,12 @@ end
 
 -- tasks -----------------------------------------------------------------------
 
+---@class rlockctl.model.host.Task
+---@field host any
+---@field serial any
+---@field co any
+---@field over any
+---@field results any
 local Task = {}
 Task.__index = Task
 
@@ -292,6 +311,7 @@ end
 
 --- As the event of host/uv.lua.
 function Event:pause(seconds)
+  ---@type any
   local host = self.host
   local task = host.current()
   if task.unwinding then
@@ -373,12 +393,12 @@ end
 -- Suspends a task until the reply to a call: `call.done` resumes it.
 local function add_calls(host)
   --- Returns the cancellation of the running task, once, or nil. The task then
-  --  sends nothing.
+  --- sends nothing.
   function host.cancellation()
     local task = host.running or host.current()
     return task.unwinding and unwind.take(task)
   end
-  --- @tparam table call gets `task`; cancelling the task calls call:abandon()
+  ---@param call table gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)
     local task = host.current()
     call.task, task.wait_of = task, call
@@ -565,8 +585,8 @@ local function resume_process(self, host)
 end
 
 --- Stalls a process, as SIGSTOP or a garbage collection does.
--- @tparam table host
--- @tparam number seconds
+---@param host table
+---@param seconds number
 function Universe:stall(host, seconds)
   host.stalls_until = math.max(host.stalls_until, self.now + seconds)
   self:after(host.stalls_until - self.now, function()

@@ -1,11 +1,11 @@
 --- Runs Lua 5.1 under Lua 5.4, with the results of the Lua 5.1 inside Redis:
---  all numbers are floats, and operators and libraries behave as in 5.1.
---  Anything that this file does not support raises an error that begins with
---  lua51.LACKS and that no `pcall` of a script catches; it never guesses.
---
---  Some results that 5.1 leaves undefined are fixed here: `pairs` and `next`
---  traverse lists in order, then other keys, sorted. Texts are compared byte by
---  byte, as in a server with the locale "C".
+--- all numbers are floats, and operators and libraries behave as in 5.1.
+--- Anything that this file does not support raises an error that begins with
+--- lua51.LACKS and that no `pcall` of a script catches; it never guesses.
+---
+--- Some results that 5.1 leaves undefined are fixed here: `pairs` and `next`
+--- traverse lists in order, then other keys, sorted. Texts are compared byte by
+--- byte, as in a server with the locale "C".
 
 local bit = require "rlockctl.model.lua51.bit"
 local maths = require "rlockctl.model.lua51.math_library"
@@ -52,10 +52,12 @@ local function in_base(text, radix)
   local sign, digits = text:match("^%s*([+-]?)(%w+)%s*$")
   if digits and radix == 16 then digits = digits:gsub("^0x(.)", "%1") end
   if not digits then return nil end
+  ---@type any, any
   local n, rough = 0, 0.0
   for char in digits:gmatch(".") do
     local digit = tonumber(char, 36)
     if digit >= radix then return nil end
+    ---@cast digit -nil
     n, rough = n * radix + digit, rough * radix + digit
   end
   if rough >= 2.0 ^ 64 then return 2.0 ^ 64 end
@@ -344,6 +346,7 @@ local helpers = { concat, modulo, length, method, index, bound, first, by,
   arg }
 
 -- Arithmetic of texts: these are the metamethods of strings during a run.
+---@type table<string, any>
 local texts = { __index = string }
 
 local function numbers_only(a, b)
@@ -398,9 +401,9 @@ end
 local VERSIONS = { os = true, server = true }
 
 --- The globals of a script.
--- @tparam table redis the library `redis`
--- @treturn table what the script sees, for `load`
--- @treturn table behind it, to set KEYS and ARGV
+---@param redis table the library `redis`
+---@return table # what the script sees, for `load`
+---@return table # behind it, to set KEYS and ARGV
 function lua51.environment(redis)
   local globals = {}
   for name, value in pairs(base) do globals[name] = value end
@@ -423,14 +426,15 @@ function lua51.environment(redis)
 end
 
 --- Compiles a script.
--- @tparam string text
--- @tparam table globals from `environment`
--- @treturn[1] function for `run`
--- @treturn[2] nil
--- @treturn[2] string the syntax error
+---@param text string
+---@param globals table from `environment`
+---@return function? # for `run`
+---@return string? code # the syntax error
 function lua51.load(text, globals)
+  ---@type any, any
   local translated, fault = translate(text)
   if not translated then return nil, fault end
+  ---@type any
   local chunk
   chunk, fault = load(translated, "@user_script", "t", globals)
   if not chunk then return nil, fault end

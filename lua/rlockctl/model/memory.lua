@@ -1,7 +1,7 @@
 --- Writes that need memory. A server over its `maxmemory` refuses them, unless
---  the script has called another write before, even one that changes nothing.
---  Operations that release or renew must succeed there, too, so their first
---  write needs no memory.
+--- the script has called another write before, even one that changes nothing.
+--- Operations that release or renew must succeed there, too, so their first
+--- write needs no memory.
 
 local script = require "rlock.script"
 
@@ -34,9 +34,9 @@ local lower = setmetatable({}, { __index = function(list, name)
 end })
 
 --- Records a command of a script that has not written before. Raises OOM if it
---  needs memory and the server `is_full`.
--- @tparam table server  gets `has_written` and `needs_memory`
--- @tparam string name
+--- needs memory and the server `is_full`.
+---@param server table gets `has_written` and `needs_memory`
+---@param name string
 function memory.note(server, name)
   local needs = writes[lower[name]]
   if needs == nil then return end
@@ -51,7 +51,9 @@ local takes = { acquire = true, set = true, drain = true }
 local function line_of(server, op, keys, words)
   local last, full = nil, server:fork()
   full.is_full = true
+  ---@diagnostic disable-next-line: param-type-mismatch
   debug.sethook(function(_, line)
+    ---@diagnostic disable-next-line: need-check-nil
     if debug.getinfo(2, "S").source == "@user_script" then last = line end
   end, "l")
   full:eval(op.text, keys, words)
@@ -60,12 +62,12 @@ local function line_of(server, op, keys, words)
 end
 
 --- The fault of an operation that a full server refuses.
--- @tparam table server  before the operation
--- @tparam table op      the result of script.compile
--- @tparam table keys
--- @tparam table words
--- @tparam table after   the server that has executed it
--- @treturn string|nil a fault
+---@param server table before the operation
+---@param op table the result of script.compile
+---@param keys table
+---@param words table
+---@param after table the server that has executed it
+---@return string? # a fault
 function memory.fault(server, op, keys, words, after)
   if not after.needs_memory or takes[op.op] then return end
   local line = line_of(server, op, keys, words)

@@ -15,6 +15,14 @@ local eval = require "rlockctl.model.eval"
 local sorted = require "rlock.util.sorted"
 local values = require "rlockctl.model.lua51.values"
 
+---@class rlockctl.model.redis
+---@field now number
+---@field entries table
+---@field listeners table
+---@field sent number
+---@field token table
+---@field turned any
+---@field touched any
 local redis = {}
 redis.__index = redis
 
@@ -49,7 +57,7 @@ local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
   .. "value"
 
 --- Creates an empty server.
--- @treturn table
+---@return table
 function redis.new()
   return setmetatable({
     now = 1700000000000000, entries = {}, listeners = {}, sent = {}, token = {},
@@ -116,8 +124,8 @@ local function text_of(entry)
 end
 
 --- The state of all keys as text. Expiry is relative to the clock.
--- @tparam boolean is_absolute include the clock
--- @treturn string
+---@param is_absolute boolean include the clock
+---@return string
 function redis:text(is_absolute)
   local parts, now = {}, self:ms()
   for _, key in ipairs(sorted(self.entries)) do
@@ -158,9 +166,9 @@ local function copy(value)
 end
 
 --- The entry of a key, to be changed; created if there is none.
--- @tparam string key
--- @tparam string kind
--- @param empty the value of a new one: a table, or a string
+---@param key string
+---@param kind string
+---@param empty any the value of a new one: a table, or a string
 function redis:change(key, kind, empty)
   local entry = self:entry(key, kind)
   if entry and entry.owner == self.token then
@@ -184,7 +192,7 @@ function redis:tidy(key)
 end
 
 --- A list whose order Redis does not promise: sorted, or reversed if `turned`.
---  Sets `is_ordered` if there is another order.
+--- Sets `is_ordered` if there is another order.
 function redis:in_some_order(list)
   self.is_ordered = self.is_ordered or #list > 1
   if not self.turned then return list end
@@ -240,11 +248,8 @@ function redis:call(words)
   return reply
 end
 
---- Runs a script.
--- @tparam string text
--- @tparam table keys
--- @tparam table args strings and numbers
--- @return the reply; { err = } if the script failed
+--- Runs a script. The reply is { err = } if it failed.
+---@type fun(text: string, keys: table, args: table): any
 redis.eval = eval.eval
 
 --- As `eval`, of strings only: the tables become KEYS and ARGV.

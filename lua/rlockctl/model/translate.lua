@@ -1,13 +1,20 @@
 --- Translates Lua 5.1 to text that Lua 5.4 runs with the results of 5.1.
---  Numbers become floats. What depends on the version becomes a call of a
---  helper, which lua51.lua passes in: `..`, `%`, `#` and method calls. Lines
---  stay where they are, so errors name the right one.
+--- Numbers become floats. What depends on the version becomes a call of a
+--- helper, which lua51.lua passes in: `..`, `%`, `#` and method calls. Lines
+--- stay where they are, so errors name the right one.
 
 local lexer = require "rlock.script.lexer"
 local values = require "rlockctl.model.lua51.values"
 
 local lacks = values.lacks
 
+---@class rlockctl.model.translate.Parser
+---@field tokens any
+---@field at number
+---@field token any
+---@field out table
+---@field line integer
+---@field last_line number
 local Parser = {}
 Parser.__index = Parser
 
@@ -50,6 +57,7 @@ end
 function Parser:put(text)
   local out, line = self.out, self.token.line
   if line > self.line then
+    ---@diagnostic disable-next-line: param-type-mismatch
     text = ("\n"):rep(line - self.line) .. text
     self.line = line
   end
@@ -384,15 +392,18 @@ function Parser:wrap(from, to, helper, more)
   self.out[to] = self.out[to] .. more
 end
 
--- One of the numbers of a `for`.
--- @return its text, if it is a plain number, and its indexes in the output
+--- One of the numbers of a `for`.
+---@return any ... # its text, if it is a plain number, and its indexes in the
+---  output
 function Parser:bound()
   local text, from = self:literal(), #self.out + 1
   self:expression(0)
   return text, from, #self.out
 end
 
-local function is_whole(text) return text and tonumber(text) % 1 == 0 end
+local function is_whole(text)
+  return text and tonumber(text) --[[@as number]] % 1 == 0
+end
 
 function Parser:numbers()
   local init, from, to = self:bound()
@@ -467,11 +478,10 @@ local function normal(text)
   return (text:gsub("\r\n", "\n"):gsub("\n\r", "\n"):gsub("\r", "\n"))
 end
 
---- @tparam string text a Lua 5.1 chunk
---  @treturn[1] string for `load`; the chunk takes the helpers as arguments, and
---    returns the script as a function
---  @treturn[2] nil
---  @treturn[2] string the syntax error
+---@param text string a Lua 5.1 chunk
+---@return string? # for `load`; the chunk takes the helpers as arguments, and
+---  returns the script as a function
+---@return string? # the syntax error
 return function(text)
   local tokens, newer = lexer.tokens(normal(text))
   local self = setmetatable({

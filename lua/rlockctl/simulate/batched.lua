@@ -1,5 +1,5 @@
 --- Requests that run an operation for many owners (script.batched), taken apart
---  into one for each owner.
+--- into one for each owner.
 
 local batched = {}
 
@@ -18,9 +18,9 @@ function batched.is(text)
 end
 
 --- The keys and arguments of each owner.
--- @tparam table keys KEYS of the script
--- @tparam table args its ARGV
--- @treturn table list of { keys =, args = }
+---@param keys table KEYS of the script
+---@param args table its ARGV
+---@return table # list of { keys =, args = }
 function batched.parts(keys, args)
   local width, shared = tonumber(args[1]), tonumber(args[2])
   local parts = {}
@@ -40,8 +40,8 @@ function batched.parts_of(words)
 end
 
 --- The parts that answered "held".
--- @tparam table parts
--- @param reply of the script
+---@param parts table
+---@param reply any of the script
 function batched.held(parts, reply)
   local list, others = {}, {}
   for i = 2, #reply do others[reply[i]] = true end

@@ -1,10 +1,10 @@
 --- A simulated Redis Cluster. A shard is a server (server.lua) at some address;
---  after a failover it is at another one, and the old master is its replica.
---  Slots move between shards, at once or key by key.
---
---  Each node has a slot map of its own, which lags behind unless it made the
---  change itself: `known` is how many of `changes` it knows, `has` maps slots
---  to shards, `at` maps shards to addresses.
+--- after a failover it is at another one, and the old master is its replica.
+--- Slots move between shards, at once or key by key.
+---
+--- Each node has a slot map of its own, which lags behind unless it made the
+--- change itself: `known` is how many of `changes` it knows, `has` maps slots
+--- to shards, `at` maps shards to addresses.
 
 local server = require "rlockctl.simulate.server"
 local slot = require "rlock.redis.slot"
@@ -17,7 +17,7 @@ local BUS = 0.001                       -- seconds of a message between nodes
 local PORT = "6379"
 
 --- The number of slots. Fewer than in Redis, because each change reads all of
---  them.
+--- them.
 cluster.SLOTS = 256
 
 local slots = setmetatable({}, { __index = function(list, key)
@@ -26,9 +26,9 @@ local slots = setmetatable({}, { __index = function(list, key)
 end })
 
 --- Makes a cluster of servers.
--- @tparam table network
--- @tparam table shards the last one has no slots
--- @treturn table
+---@param network table
+---@param shards table the last one has no slots
+---@return table
 function cluster.new(network, shards)
   local self = setmetatable({
     network = network, universe = network.universe, shards = shards,
@@ -59,15 +59,15 @@ function cluster:url()
 end
 
 --- The slot of a thing. The names of a latch have different ones.
--- @tparam table thing
+---@param thing table
 function cluster.slot_of(thing)
   return slots[thing.cycle and thing.cycle.name or thing.name]
 end
 
 --- The servers that have the keys of a thing: a list of one, or of two while
---  its slot moves.
--- @tparam table thing
--- @treturn table a list that changes with the slots
+--- its slot moves.
+---@param thing table
+---@return table # a list that changes with the slots
 function cluster:servers_of(thing)
   return setmetatable({}, { __index = function(_, i)
     local number = cluster.slot_of(thing)
@@ -145,9 +145,9 @@ local function finish(self, move)
 end
 
 --- Moves the slot of a thing to another shard.
--- @tparam table thing
--- @tparam table to shard
--- @tparam number seconds  0: at once; more: key by key
+---@param thing table
+---@param to table shard
+---@param seconds number 0: at once; more: key by key
 function cluster:move(thing, to, seconds)
   local number = cluster.slot_of(thing)
   local from = self.has[number]
@@ -190,10 +190,10 @@ local function slots_of(self, shard)
 end
 
 --- Moves all slots of a shard to another at once, and stops the shard. It
---  restarts without slots, as another server.
--- @tparam table shard
--- @tparam table to
--- @tparam number seconds
+--- restarts without slots, as another server.
+---@param shard table
+---@param to table
+---@param seconds number
 function cluster:remove(shard, to, seconds)
   if shard == to or self:is_changing(shard) or self:is_changing(to) then
     return
@@ -211,8 +211,8 @@ function cluster:remove(shard, to, seconds)
 end
 
 --- Unassigns the slot of a thing for a while.
--- @tparam table thing
--- @tparam number seconds
+---@param thing table
+---@param seconds number
 function cluster:uncover(thing, seconds)
   local list = { cluster.slot_of(thing) }
   self:settle(self.has[list[1]])
@@ -230,7 +230,7 @@ local function end_split(self, old, count)
 end
 
 --- Ends all faults: slots stay where they are, all nodes run, and there is one
---  master of each shard.
+--- master of each shard.
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil
@@ -274,11 +274,11 @@ local function come_back(master, spare)
 end
 
 --- A replica of the shard is promoted: it has the master's data or, if
---  `is_lagging`, an older copy: what the master has saved.
--- @tparam table master
--- @tparam table how `is_lagging`; `is_new`: not a former master; `freezes`,
---   seconds for which the old master is frozen; `splits`, seconds until it
---   learns of the failover, if it is not
+--- `is_lagging`, an older copy: what the master has saved.
+---@param master table
+---@param how table `is_lagging`; `is_new`: not a former master; `freezes`,
+---  seconds for which the old master is frozen; `splits`, seconds until it
+---  learns of the failover, if it is not
 function cluster:fail_over(master, how)
   local old, address, spare = leave_behind(master), heir_of(self, master,
     how.is_new)
@@ -362,11 +362,11 @@ function cluster.moved(_, node, number)
 end
 
 --- Why a node does not execute a command, or nil.
--- @tparam table node
--- @tparam table link its connection
--- @tparam table words
--- @tparam string name of the command
--- @treturn string|nil
+---@param node table
+---@param link table its connection
+---@param words table
+---@param name string of the command
+---@return string?
 function cluster:refusal(node, link, words, name)
   local is_asking = link.is_asking
   link.is_asking = name == "asking"

@@ -1,6 +1,6 @@
 --- One simulated connection of a client to a server. It delivers in order, with
---  delays. What was sent on a connection that its client has closed may still
---  arrive, unless the server has closed it too.
+--- delays. What was sent on a connection that its client has closed may still
+--- arrive, unless the server has closed it too.
 
 local batched = require "rlockctl.simulate.batched"
 local errors = require "rlock.redis.errors"
@@ -18,8 +18,8 @@ local huge, kind_of, max, unpack =
 local set_metatable, type = setmetatable, type
 
 --- Opens it; it takes no time.
--- @tparam table route the way between the client and the server: network.lua
--- @tparam table options those of host.connect
+---@param route table the way between the client and the server: network.lua
+---@param options table those of host.connect
 function link.new(route, options)
   local server = route.server
   local ids = server.ids
@@ -53,8 +53,8 @@ local function deliver(self, direction, item)
 end
 
 --- Holds all that is sent in a direction, for a while.
--- @tparam string direction "forth" or "back"
--- @tparam number seconds
+---@param direction string "forth" or "back"
+---@param seconds number
 function link:hold(direction, seconds)
   self[direction] = max(self[direction], self.universe.now + seconds)
 end
@@ -252,8 +252,8 @@ local function check_sealed(self, words)
   end
 end
 
--- Sends a command.
--- @tparam table words copied
+--- Sends a command.
+---@param words table copied
 local function start(self, ms, words, n)
   local copy = { unpack(words, 1, n) }
   for i = 1, n do
@@ -363,7 +363,7 @@ function link:lose(why)
 end
 
 --- Closes the client's side. What was sent may still arrive; the server learns
---  of the close after that.
+--- of the close after that.
 function link:close(why)
   if self.is_closed then return end
   self.is_closed = true
@@ -381,9 +381,9 @@ function link:close(why)
 end
 
 --- From now on nothing arrives on either side, until the client gives up or
---  the server resets the connection. What is lost meanwhile stays lost, and
---  nothing after it arrives.
--- @tparam number seconds until the reset
+--- the server resets the connection. What is lost meanwhile stays lost, and
+--- nothing after it arrives.
+---@param seconds number until the reset
 function link:half_open(seconds)
   self.is_mute, self.is_cut = true, true
   self.universe:after(seconds, function()
@@ -400,8 +400,10 @@ function link:refuse(why)
 end
 
 --- Sends the server what it answers by `push`, if at all.
--- @tparam table words
--- @return true, or nil, code, detail
+---@param words table
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function link:tell(words)
   if self.is_closed then return nil, "closed", "the connection was closed" end
   deliver(self, "forth", setmetatable({
@@ -546,9 +548,11 @@ local function check_epoch(host, options)
 end
 
 --- Opens a connection to a server, which it has sent nothing.
--- @tparam table route
--- @tparam table options those of host.connect
--- @return link, or nil, code, detail
+---@param route table
+---@param options table those of host.connect
+---@return any # link
+---@return rlock.failure? code
+---@return string? detail
 function link.dial(route, options)
   local host, universe = route.host, route.server.universe
   local most = options.timeout / 1000
@@ -565,9 +569,11 @@ function link.dial(route, options)
 end
 
 --- Opens a connection as host.connect does.
--- @tparam table route
--- @tparam table options
--- @return connection, or nil, code, detail
+---@param route table
+---@param options table
+---@return any # connection
+---@return rlock.failure? code
+---@return string? detail
 function link.connect(route, options)
   local own, code, detail = link.dial(route, options)
   if not own then return nil, code, detail end

@@ -8,7 +8,7 @@ network.__index = network
 
 local DELAY = 0.0005                    -- seconds, for one way
 
---- @tparam table universe of rlockctl.model.host
+---@param universe table of rlockctl.model.host
 function network.new(universe)
   universe.report = universe.report or function() end
   local self = setmetatable({
@@ -31,7 +31,7 @@ end
 function network:note(what) self.count[what] = (self.count[what] or 0) + 1 end
 
 --- Adds a server.
--- @tparam string name its host name
+---@param name string its host name
 function network:server(name)
   local added = server.new(self, name)
   self.servers[name] = added
@@ -40,10 +40,10 @@ function network:server(name)
 end
 
 --- The way between a client and a server: `links`, its connections; `delay`;
---  `forth` and `back`, the times until which nothing arrives that is sent in
---  this direction; `refuses_until`, for new connections.
--- @tparam table host
--- @tparam table to the server
+--- `forth` and `back`, the times until which nothing arrives that is sent in
+--- this direction; `refuses_until`, for new connections.
+---@param host table
+---@param to table the server
 function network:route(host, to)
   local routes = self.routes[host]
   if not routes then

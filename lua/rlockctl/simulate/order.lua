@@ -1,6 +1,6 @@
 --- Makes a process reproducible: `pairs` in an order that does not depend on
---  addresses or on Lua's random seed, and garbage that is collected at defined
---  moments only.
+--- addresses or on Lua's random seed, and garbage that is collected at defined
+--- moments only.
 
 require "rlock.script"                  -- it ships no other `pairs` than that
                                         -- with which it was loaded
@@ -91,7 +91,7 @@ local function collect(what, ...)
 end
 
 --- Calls fn(...) reproducibly; it must not yield.
--- @return what fn returned
+---@return any # what fn returned
 function order.run(fn, ...)
   plain_collect("generational")
   plain_collect("stop")

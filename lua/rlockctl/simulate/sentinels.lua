@@ -1,7 +1,7 @@
 --- Simulated Sentinels, and failovers. They learn of a failover one after the
---  other, so for a while they disagree. A server that fails over gets another
---  address and another run_id. The old master stays at the old address: it is
---  frozen for a while, then a replica.
+--- other, so for a while they disagree. A server that fails over gets another
+--- address and another run_id. The old master stays at the old address: it is
+--- frozen for a while, then a replica.
 
 local server = require "rlockctl.simulate.server"
 
@@ -62,12 +62,12 @@ local function leave_behind(master)
 end
 
 --- Fails over: to the server's current data or, if `is_lagging`, to what it
---  has saved.
--- @tparam table network
--- @tparam table master
--- @tparam boolean is_lagging
--- @tparam number seconds for which the old master is frozen
--- @tparam function random
+--- has saved.
+---@param network table
+---@param master table
+---@param is_lagging boolean
+---@param seconds number for which the old master is frozen
+---@param random function
 function sentinels.fail_over(network, master, is_lagging, seconds, random)
   local old = leave_behind(master)
   master.epoch = master.epoch + 1

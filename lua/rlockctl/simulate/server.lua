@@ -1,5 +1,5 @@
 --- A simulated Redis server: the model, rlockctl.model.redis, with connections,
---  subscribers, a script cache, a clock that may drift and jump, and faults.
+--- subscribers, a script cache, a clock that may drift and jump, and faults.
 
 local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
@@ -53,8 +53,8 @@ function server:clock()
 end
 
 --- Lets the clock run at another speed, and jump.
--- @tparam number speed 1 is true time
--- @tparam[opt=0] number jump seconds
+---@param speed number 1 is true time
+---@param jump? number seconds; default: 0
 function server:set_clock(speed, jump)
   self.reading = self:clock() + (jump or 0)
   self.since, self.speed = self.universe.now, speed
@@ -67,8 +67,8 @@ function server:tick()
 end
 
 --- Does it have a lock of this owner?
--- @tparam string key of the lock
--- @tparam string owner
+---@param key string of the lock
+---@param owner string
 function server:holds(key, owner)
   self:tick()
   local entry = self.redis:entry(key)
@@ -109,8 +109,8 @@ function server:save()
 end
 
 --- Stops the server, and starts it again.
--- @tparam number seconds it is down
--- @tparam string with "data", "nothing", or "saved": what `save` kept
+---@param seconds number it is down
+---@param with string "data", "nothing", or "saved": what `save` kept
 function server:restart(seconds, with)
   if self.is_down then return end
   self.is_down, self.inbox = true, {}
@@ -127,7 +127,7 @@ function server:restart(seconds, with)
 end
 
 --- The replica stops for some seconds: what is written meanwhile is not
---  confirmed, and a failover loses it.
+--- confirmed, and a failover loses it.
 function server:lag(seconds)
   if self.replica or self.is_down then return end
   local replica = { since = self.universe.now, redis = self.redis:fork() }
@@ -147,15 +147,15 @@ function server:roll_back()
 end
 
 --- WAIT: a replica confirms the writes of a connection.
--- @treturn boolean whether it has done so
+---@return boolean # whether it has done so
 function server:is_confirmed(link)
   return self.role ~= "slave"
     and (not self.replica or (link.wrote_at or -1) < self.replica.since)
 end
 
 --- A replica of the server becomes a master in its place.
--- @tparam table self
--- @tparam boolean is_lagging whether it has only what `save` kept
+---@param self table
+---@param is_lagging boolean whether it has only what `save` kept
 function server.promote(self, is_lagging)
   local data = is_lagging and self.saved or self.redis
   self.redis = data:fork()
@@ -188,9 +188,9 @@ function server:freeze_only(seconds)
 end
 
 --- The server answers with an error for a while.
--- @tparam number seconds
--- @tparam string message
--- @tparam boolean is_late whether it executes the requests before that
+---@param seconds number
+---@param message string
+---@param is_late boolean whether it executes the requests before that
 function server:ail(seconds, message, is_late)
   self.ails_until = self.universe.now + seconds
   self.message, self.is_late = message, is_late
@@ -387,7 +387,7 @@ function own.sunsubscribe(self, link, words)
 end
 
 --- Ends the subscriptions of some sharded channels: their slot has moved.
--- @tparam function is_gone channel -> whether to end those of it
+---@param is_gone function channel -> whether to end those of it
 function server:drop_sharded(is_gone)
   for name, listeners in pairs(self.subscribers) do
     local channel = name:sub(1, #SHARDED) == SHARDED and name:sub(#SHARDED + 1)
@@ -410,9 +410,9 @@ end
 -- executing -------------------------------------------------------------------
 
 --- Sends a message to the subscribers of a channel.
--- @tparam string channel
--- @tparam string payload
--- @tparam[opt] boolean is_sharded
+---@param channel string
+---@param payload string
+---@param is_sharded? boolean
 function server:deliver(channel, payload, is_sharded)
   local name = (is_sharded and SHARDED or "") .. channel
   for _, link in ipairs(self.subscribers[name] or {}) do

@@ -1,5 +1,5 @@
 --- Shrinks the plan of a run in which a fault was found, to few events (delta
---  debugging): drops parts of it as long as a fault of the same sort is found.
+--- debugging): drops parts of it as long as a fault of the same sort is found.
 
 local shrink = {}
 

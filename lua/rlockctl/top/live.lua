@@ -1,5 +1,5 @@
 --- The live table of `rlockctl top`. One task refreshes the data; another reads
---  keys and draws. It sends only changes to the terminal.
+--- keys and draws. It sends only changes to the terminal.
 
 local lock_table = require "rlockctl.top.lock_table"
 local breaking = require "rlockctl.cli.break"
@@ -30,6 +30,22 @@ local HELP = [[
 local KEYS = "q quit  ? help  / filter  n t l w g o h c r sort  Enter line  "
   .. "b break"
 
+---@class rlockctl.top.live.Table
+---@field columns integer
+---@field sampler any
+---@field screen any
+---@field view any
+---@field shown table
+---@field first number
+---@field last number
+---@field scroll number
+---@field height number
+---@field changed rlock.event
+---@field again rlock.event
+---@field mode any
+---@field question any
+---@field problem any
+---@field message any
 local Table = {}
 Table.__index = Table
 
@@ -61,8 +77,10 @@ local function put_cells(self, row, cell_of, attribute)
   local column = 0
   put(self, row, "", attribute)
   for _, one in ipairs(lock_table.columns(self.columns, self.view.sort)) do
+    ---@type any
     local cell = cell_of(one)
     if one.right then
+      ---@diagnostic disable-next-line: param-type-mismatch
       cell = (" "):rep(one.width - (utf8.len(cell) or 0)) .. cell
     end
     self.screen:put(row, column, one.width, cell, attribute)
@@ -318,6 +336,7 @@ local function listen(self)
   host.on_signal("CONT", flag "is_resized")
   host.on_signal("TSTP", flag "is_stopped")
   host.on_signal("QUIT", function() host.exit(131) end)
+  ---@diagnostic disable-next-line: duplicate-set-field
   function host.write_log(line)
     self.message = text.bare((line:gsub("%s+$", "")))
     self.changed:set()
@@ -335,10 +354,10 @@ local function handle_flags(self)
 end
 
 --- Shows the live table until the user quits.
--- @tparam table sampler
--- @tparam table screen  of rlock.screen; the caller closes it
--- @tparam table view    as for lock_table.rows
--- @tparam number seconds  between two refreshes
+---@param sampler table
+---@param screen table of rlock.screen; the caller closes it
+---@param view table as for lock_table.rows
+---@param seconds number between two refreshes
 function live.run(sampler, screen, view, seconds)
   local self = setmetatable({ sampler = sampler, screen = screen, view = view,
     shown = {}, first = 1, last = 1, scroll = 0, height = 0,

@@ -1,5 +1,5 @@
 --- The table of `rlockctl top`: its rows, their order, and their cells.
---  Independent of any terminal.
+--- Independent of any terminal.
 
 local sampler = require "rlockctl.top.sampler"
 local text = require "rlockctl.cli.text"
@@ -10,8 +10,8 @@ local lock_table = {}
 -- cells -----------------------------------------------------------------------
 
 --- A duration in at most six columns: 0.4s, 12s, 3m05s, 2h13m, 5d03h, 120d.
--- @tparam number seconds
--- @treturn string
+---@param seconds number
+---@return string
 function lock_table.duration(seconds)
   if seconds < 9.95 then return ("%.1fs"):format(seconds) end
   local s = math.floor(seconds + 0.5)
@@ -90,9 +90,9 @@ local WIDE, PLAIN = 140, 100
 local BY_QUANTILES = { holds = true, contention = true }
 
 --- The columns that fit.
--- @tparam integer width
--- @tparam string sort  a value of lock_table.keys
--- @treturn table a list of { title, cell function, width =, right = }
+---@param width integer
+---@param sort string a value of lock_table.keys
+---@return table # a list of { title, cell function, width =, right = }
 function lock_table.columns(width, sort)
   local chosen, rest = {}, width
   local other = BY_QUANTILES[sort] and "samples" or "quantiles"
@@ -111,9 +111,9 @@ function lock_table.columns(width, sort)
 end
 
 --- The lines of the whole table as plain text.
--- @tparam table rows  as returned by `rows`
--- @tparam string sort  as for `columns`
--- @treturn table
+---@param rows table as returned by `rows`
+---@param sort string as for `columns`
+---@return table
 function lock_table.lines(rows, sort)
   local lines = { {} }
   for i, column in ipairs(lock_table.columns(PLAIN, sort)) do
@@ -168,12 +168,12 @@ local function sort(rows, by, is_reverse)
 end
 
 --- The rows of the table.
--- @tparam table watched  a sampler
--- @tparam table view  `sort`, a value of lock_table.keys; `is_reverse`;
---   `filter`, a text in the names or the holders
--- @treturn table entries, sorted
--- @treturn table counts without the filter: `locks`, `held`, `waiters`, and the
---   `names` that have been sampled
+---@param watched table a sampler
+---@param view table `sort`, a value of lock_table.keys; `is_reverse`; `filter`,
+---  a text in the names or the holders
+---@return table # entries, sorted
+---@return table # counts without the filter: `locks`, `held`, `waiters`, and
+---  the `names` that have been sampled
 function lock_table.rows(watched, view)
   local rows, now = {}, watched.now()
   local sums = { locks = 0, held = 0, waiters = 0, names = 0 }

@@ -1,7 +1,7 @@
 --- Samples the locks that `rlockctl top` watches. Each turn samples the locks
---  on the screen, and then others in rotation for a share of the turn's time,
---  so that ten thousand locks cost a server no more than a few hundred.
---  Searches for new names are rare, because they scan all keys.
+--- on the screen, and then others in rotation for a share of the turn's time,
+--- so that ten thousand locks cost a server no more than a few hundred.
+--- Searches for new names are rare, because they scan all keys.
 
 local listing = require "rlockctl.cli.listing"
 local text = require "rlockctl.cli.text"
@@ -15,13 +15,24 @@ local PAUSE = 2              -- least seconds between two scans
 local SCANS = 0.05           -- the largest share of the time for scans
 local KEEP = 10              -- seconds for which a free lock is shown
 
+---@class rlockctl.top.sampler.Sampler
+---@field client rlock.client
+---@field options table
+---@field names table
+---@field entries table
+---@field fresh table
+---@field known table
+---@field absent table
+---@field index number
+---@field scan_at number
+---@field now function
 local Sampler = {}
 Sampler.__index = Sampler
 
---- @tparam table client
--- @tparam table options  as for scan.names
--- @treturn table `entries`: name -> its locks, usually one: statistics with
---   `name` and `title`; `names`, a list; `is_cut`: there are more names
+---@param client table
+---@param options table as for scan.names
+---@return table # `entries`: name -> its locks, usually one: statistics with
+---  `name` and `title`; `names`, a list; `is_cut`: there are more names
 function sampler.new(client, options)
   return setmetatable({ client = client, options = options, names = {},
     entries = {}, fresh = {}, known = { proven = {} }, absent = {}, index = 0,
@@ -73,7 +84,9 @@ local function unseen(self, found)
 end
 
 --- Searches for names.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Sampler:scan()
   local begun = self.now()
   local found, is_cut, known = listing.names(self.client, self.options)
@@ -105,8 +118,10 @@ local function take(self, name, states, now)
 end
 
 --- Samples locks.
--- @tparam table names
--- @return true, or nil, code, detail
+---@param names table
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Sampler:sample(names)
   local rows, code, detail =
     listing.states(self.client, names, self.known)
@@ -155,10 +170,13 @@ local function sample_others(self, is_done, seconds)
 end
 
 --- Samples the locks that are shown, and some of the others.
--- @tparam table shown  names
--- @tparam number seconds  of the turn; math.huge: samples all
--- @return true, or nil, code, detail
+---@param shown table names
+---@param seconds number of the turn; math.huge: samples all
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Sampler:turn(shown, seconds)
+  ---@type any, any, any
   local ok, code, detail = true, nil, nil
   if self.now() >= self.scan_at then ok, code, detail = self:scan() end
   if ok and shown[1] then ok, code, detail = self:sample(shown) end
@@ -170,9 +188,9 @@ function Sampler:turn(shown, seconds)
 end
 
 --- Is a lock held or waited for, or was it recently?
--- @tparam table entry
--- @tparam number now
--- @treturn boolean
+---@param entry table
+---@param now number
+---@return boolean
 function sampler.is_shown(entry, now)
   return entry.state ~= nil or entry.used ~= nil and now - entry.used < KEEP
 end

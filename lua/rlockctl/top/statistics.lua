@@ -1,7 +1,7 @@
 --- Statistics of one lock, from successive samples: how long it has been held,
---  its grants, its longest wait, and quantiles of holds and waits. Redis stores
---  none of these. Samples miss what happens between them, so all but the
---  quantiles are lower bounds.
+--- its grants, its longest wait, and quantiles of holds and waits. Redis stores
+--- none of these. Samples miss what happens between them, so all but the
+--- quantiles are lower bounds.
 
 local statistics = {}
 
@@ -10,9 +10,9 @@ local STEP = math.log(1.1)   -- of a histogram's bounds: 5% to either side
 local LEAST = 0.001          -- seconds
 local COUNTERS = 2 ^ 40      -- tokens below count grants, as Redisson's do
 
---- @tparam[opt] number at  a time when the lock did not exist yet
--- @treturn table `state`: the last sample, nil if the lock was free; `grants`;
---   `rate`, per second; `longest`, seconds, nil without a wait
+---@param at? number a time when the lock did not exist yet
+---@return table # `state`: the last sample, nil if the lock was free; `grants`;
+---  `rate`, per second; `longest`, seconds, nil without a wait
 function statistics.new(at)
   return { grants = 0, rate = 0, holders = {}, waiters = {}, begun = at,
     sampled = at, holds = {}, waits = {} }
@@ -46,6 +46,7 @@ end
 
 -- Returns the number of grants since the last sample.
 local function take_holders(self, state, now)
+  ---@type any, any
   local before, granted = self.holders, 0
   local first = state.holders[1]
   local by_token = first and first.node and 0   -- a node is one grant
@@ -107,9 +108,9 @@ end
 local FREE = { holders = {} }
 
 --- Adds a sample.
--- @tparam table self
--- @tparam table|nil state  from listing.states; nil: the lock is free
--- @tparam number now
+---@param self table
+---@param state? table from listing.states; nil: the lock is free
+---@param now number
 function statistics.add(self, state, now)
   local seen = state or FREE
   local granted = take_holders(self, seen, now)
@@ -125,10 +126,9 @@ function statistics.add(self, state, now)
 end
 
 --- How long the lock has been held.
--- @tparam table self
--- @treturn[1] number seconds, of the oldest hold
--- @treturn[1] boolean whether its start was sampled; else it is a lower bound
--- @treturn[2] nil  the lock is not held
+---@param self table
+---@return number? # seconds, of the oldest hold; the lock is not held
+---@return boolean? # whether its start was sampled; else it is a lower bound
 function statistics.held(self)
   local first
   for _, holder in pairs(self.holders) do
@@ -147,19 +147,21 @@ local function with(histogram, unended, crowd, now)
 end
 
 --- A quantile of the holds, or of the waits, that were seen, also of those that
---  have not ended.
--- @tparam table self
--- @tparam string which  "holds" or "waits"
--- @tparam number q  from 0 to 1
--- @treturn number|nil seconds, to 5%; nil: there was none
+--- have not ended.
+---@param self table
+---@param which string "holds" or "waits"
+---@param q number from 0 to 1
+---@return any # seconds, to 5%; nil: there was none
 function statistics.quantile(self, which, q)
   local numbers, total, now = {}, 0, self.sampled
+  ---@type any
   local all = which == "holds" and with(self.holds, self.holders, nil, now)
     or which == "waits" and with(self.waits, self.waiters, self.crowd, now)
   for i, n in pairs(all) do
     numbers[#numbers + 1], total = i, total + n
   end
   table.sort(numbers)
+  ---@type number
   local left = math.max(math.ceil(q * total), 1)
   for _, i in ipairs(numbers) do
     left = left - all[i]

@@ -1,8 +1,8 @@
 --- The drivers of nginx: requests that take and give back a lock, by wrk.
---  spec/bench/peers/run says what they are told and print.
---
---    lua5.4 nginx.lua rlock|polling PATTERN KIND TASKS SECONDS WARM_UP FILE
---      ADDRESS
+--- spec/bench/peers/run says what they are told and print.
+---
+---   lua5.4 nginx.lua rlock|polling PATTERN KIND TASKS SECONDS WARM_UP FILE
+---     ADDRESS
 
 package.path = "./?.lua;" .. package.path
 

@@ -1,6 +1,6 @@
 --- The locations of nginx.lua: a lock by rlock, and one by lua-resty-redis that
---  polls, as its users write it: SET with NX and PX, and a script that deletes
---  only its own key.
+--- polls, as its users write it: SET with NX and PX, and a script that deletes
+--- only its own key.
 
 local bench = {}
 

@@ -1,6 +1,6 @@
 --- rlock's driver; spec/bench/peers/run says what it is told and prints.
---
---    rlockctl rlock.lua PATTERN KIND TASKS SECONDS WARM_UP FILE ADDRESS...
+---
+---   rlockctl rlock.lua PATTERN KIND TASKS SECONDS WARM_UP FILE ADDRESS...
 
 local rlock = require "rlock"
 

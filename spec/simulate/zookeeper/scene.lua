@@ -1,5 +1,5 @@
 --- A world whose servers are ZooKeeper's: clients reach them by frames. Checks
---  from outside of the clients what their nodes must be.
+--- from outside of the clients what their nodes must be.
 
 local codec = require "rlock.zookeeper.codec"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
@@ -23,7 +23,7 @@ local function one_of(list, random)
 end
 
 --- Makes the servers of a world. It stands for all of them where one is asked
---  for: `name`, `granted`.
+--- for: `name`, `granted`.
 function scene.new(world, random)
   local self = setmetatable({
     world = world, name = "zookeeper", granted = {}, seen = 0,
@@ -124,7 +124,7 @@ function scene:is_writer(path, owner)
 end
 
 --- Counts how often a client has lost what it held.
--- @tparam table semaphore one of its
+---@param semaphore table one of its
 function scene:losses(semaphore)
   local backend = semaphore.session.server
   if not backend.losses then
@@ -139,7 +139,7 @@ function scene:losses(semaphore)
 end
 
 --- How long the permits of a task are certain.
--- @tparam table holder  losses: of its client, before
+---@param holder table losses: of its client, before
 function scene:permits_are_valid_for(holder, semaphore)
   local backend = semaphore.session.server
   if holder.losses ~= self:losses(semaphore)
@@ -325,7 +325,7 @@ function scene:mend()
 end
 
 --- When no task holds or waits: no process that runs has a node. Permits may be
---  left by cancelled tasks, and by those whose client has lost a hold.
+--- left by cancelled tasks, and by those whose client has lost a hold.
 function scene:check_released()
   local nodes = self.ensemble:newest().tree
   for _, path in ipairs(nodes:ephemerals()) do
@@ -355,7 +355,7 @@ function scene:check_released()
 end
 
 --- When all clients are closed: only values and the numbers of permits are
---  left, and what is above them; and containers that were never used.
+--- left, and what is above them; and containers that were never used.
 function scene:check_nodes()
   local nodes = self.ensemble:newest().tree.nodes
   for path, node in pairs(nodes) do

@@ -1,6 +1,6 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
---  ngx.exit in one light thread ends the whole timer; in the worker timer
---  (worker_timer.lua) it would end all jobs.
+--- ngx.exit in one light thread ends the whole timer; in the worker timer
+--- (worker_timer.lua) it would end all jobs.
 
 local worker_timer = require "resty.rlock.host.worker_timer"
 local tasks = require "resty.rlock.host.tasks"
@@ -54,9 +54,10 @@ function worker_timer.on_patrol()
 end
 
 --- Runs a callback without waiting for it. If nginx refuses a timer now, the
---  callback runs later, at the latest in a patrol (worker_timer.lua).
--- @tparam function fn
--- @param a,b its arguments
+--- callback runs later, at the latest in a patrol (worker_timer.lua).
+---@param fn function
+---@param a any its arguments
+---@param b any
 function callbacks.start(fn, a, b)
   last = last + 1
   queue[last] = { fn = fn, a = a, b = b }

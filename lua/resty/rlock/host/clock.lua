@@ -20,10 +20,11 @@ for _, candidate in ipairs(IDS[ffi.os] or { 1 }) do
 end
 
 --- Seconds on a monotonic clock. (nginx's clock can be set, and stands still
---  while Lua runs.)
+--- while Lua runs.)
 function clock.now()
   gettime(id, time)
-  return tonumber(time[0]) + tonumber(time[1]) / 1e9
+  return tonumber(time[0]) --[[@as number]]
+    + tonumber(time[1]) --[[@as number]] / 1e9
 end
 
 --- n bytes from the system's generator.

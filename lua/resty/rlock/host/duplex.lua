@@ -1,14 +1,14 @@
 --- A full-duplex connection. Only the request that opened a cosocket can use
---  it: here, that is the worker timer (worker_timer.lua). One of its light
---  threads reads, and another writes what callers queue. The timer lives at
---  least as long as the connection.
---
---  A class has these methods:
---    connect(options)  returns a socket, or nil, code, detail
---    read()            reads, by `receiveany`, until the connection ends;
---                      returns why, or nil if it was closed here
---    quiet(n)          called after n seconds without a byte; returns why the
---                      connection is dead, or nil
+--- it: here, that is the worker timer (worker_timer.lua). One of its light
+--- threads reads, and another writes what callers queue. The timer lives at
+--- least as long as the connection.
+---
+--- A class has these methods:
+---   connect(options)  returns a socket, or nil, code, detail
+---   read()            reads, by `receiveany`, until the connection ends;
+---                     returns why, or nil if it was closed here
+---   quiet(n)          called after n seconds without a byte; returns why the
+---                     connection is dead, or nil
 
 local guard = require("resty.rlock.host.guard").call
 local worker_timer = require "resty.rlock.host.worker_timer"
@@ -26,8 +26,9 @@ local Duplex = {}
 function Duplex.quiet() end
 
 --- Reads bytes.
--- @tparam integer size at most
--- @treturn string bytes; or nil, why
+---@param size integer at most
+---@return string? # bytes; or nil, why
+---@return any ...
 function Duplex:receiveany(size)
   local quiet = 0
   while true do
@@ -37,6 +38,7 @@ function Duplex:receiveany(size)
     if self.is_closed then return nil, CLOSED end
     if why ~= "timeout" then return nil, why end
     quiet = quiet + 1
+    ---@cast self any
     why = self:quiet(quiet)
     if why then return nil, why end
   end
@@ -96,7 +98,7 @@ local function run(self, options)
 end
 
 --- Makes a class: it gets the methods of this file that it lacks.
--- @treturn table class
+---@return table # class
 function duplex.class(class)
   for name, method in pairs(Duplex) do class[name] = class[name] or method end
   class.__index = class
@@ -104,14 +106,16 @@ function duplex.class(class)
 end
 
 --- Opens a connection.
--- @tparam table self  an object of such a class
--- @tparam table options  timeout (ms, to connect), lost = function(detail),
---   called once outside of any task; and those of `connect`
--- @return[1] self
--- @treturn[2] nil, code, detail
+---@param self table an object of such a class
+---@param options table timeout (ms, to connect), lost = function(detail),
+---  called once outside of any task; and those of `connect`
+---@return any # self
+---@return rlock.failure? code
+---@return string? detail
 function duplex.open(self, options)
   self.unsent, self.change = {}, tasks.event()
   self.standing = tasks.event()
+  ---@type any, any, any
   local ok, code, detail = worker_timer.start(run, self, options)
   if not ok then return nil, code, detail end
   ok, code, detail = self.standing:pause(2 * options.timeout / 1000 + 1)
@@ -122,7 +126,9 @@ function duplex.open(self, options)
 end
 
 --- Queues a text.
--- @return true, or nil, code, detail
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Duplex:write(text)
   if self.is_closed then return nil, "closed", CLOSED end
   self.unsent[#self.unsent + 1] = text
@@ -131,7 +137,7 @@ function Duplex:write(text)
 end
 
 --- Closes the connection, within a second. Nothing is delivered or sent
---  afterwards.
+--- afterwards.
 function Duplex:close()
   self.is_closed, self.is_over = true, true
   self.change:set()

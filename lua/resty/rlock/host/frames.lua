@@ -1,5 +1,5 @@
 --- A connection of frames, for ZooKeeper: a length of 4 bytes, then that many
---  bytes.
+--- bytes.
 
 local duplex = require "resty.rlock.host.duplex"
 local socket = require "resty.rlock.host.socket"
@@ -37,6 +37,7 @@ local function take(self, n)
   end
   local at = self.at
   self.at = at + n
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.buffer, at, at + n - 1)
 end
 
@@ -62,19 +63,23 @@ function Frames:read()
 end
 
 --- Opens a connection.
--- @tparam table options host, port, tls, timeout (ms); frame = function(bytes)
---   and lost = function(detail), which are called outside of any task and must
---   not wait
--- @tparam[opt] string address  of our end, for `address`
--- @return the connection, or nil, code, detail
+---@param options table host, port, tls, timeout (ms); frame = function(bytes)
+---  and lost = function(detail), which are called outside of any task and must
+---  not wait
+---@param address? string of our end, for `address`
+---@return any # the connection
+---@return rlock.failure? code
+---@return string? detail
 function frames.open(options, address)
   return duplex.open(setmetatable({ heard = options.frame, buffer = "", at = 1,
     where = socket.show(options), own = address }, Frames), options)
 end
 
 --- Queues a frame. Those queued before the writer's turn share a write.
--- @tparam string bytes
--- @return true, or nil, code, detail
+---@param bytes string
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Frames:send(bytes)
   local n = #bytes
   return self:write(char(floor(n / 16777216), floor(n / 65536) % 256,

@@ -1,10 +1,10 @@
 --- Calls a function and cleans up if it raises, as `<close>` does in Lua 5.4.
---  LuaJIT must catch and re-raise the error for that, which truncates the
---  traceback that nginx logs. So if the error is uncaught, this file logs the
---  function's own traceback.
---
---  nginx may end the worker timer without an error. So each job has a list of
---  cleanup handlers, its guards, which worker_timer.lua then calls.
+--- LuaJIT must catch and re-raise the error for that, which truncates the
+--- traceback that nginx logs. So if the error is uncaught, this file logs the
+--- function's own traceback.
+---
+--- nginx may end the worker timer without an error. So each job has a list of
+--- cleanup handlers, its guards, which worker_timer.lua then calls.
 
 local tasks = require "resty.rlock.host.tasks"
 
@@ -13,9 +13,9 @@ local remove, running = table.remove, coroutine.running
 
 local guard = {}
 
--- Adds a cleanup handler to the running job of the worker timer, if any.
--- @treturn table|nil the guard
--- @treturn table|nil the job's guards
+--- Adds a cleanup handler to the running job of the worker timer, if any.
+---@return table? # the guard
+---@return table? # the job's guards
 local function enter(undo, what)
   local timer = tasks.worker_timer()
   local job = timer and timer.threads[running()]
@@ -34,9 +34,9 @@ local function leave(its, guards)
 end
 
 --- Calls undo(what) if nginx ends the timer in which the calling job runs.
--- @tparam function undo
--- @param what its argument
--- @treturn function cancels that
+---@param undo function
+---@param what any its argument
+---@return function # cancels that
 function guard.on_death(undo, what)
   local its, guards = enter(undo, what)
   return function() leave(its, guards) end
@@ -75,12 +75,12 @@ local function log_traceback(message)
 end
 
 --- Calls fn(...). If it raises, or nginx ends the timer in which it runs,
---  undo(what) runs, in the first case before the error propagates.
--- @tparam function undo
--- @param what its argument
--- @tparam function fn
--- @param ... its arguments
--- @return what fn returned
+--- undo(what) runs, in the first case before the error propagates.
+---@param undo function
+---@param what any its argument
+---@param fn function
+---@param ... any its arguments
+---@return any # what fn returned
 function guard.call(undo, what, fn, ...)
   local its, guards = enter(undo, what)
   return completed(undo, what, its, guards, xpcall(fn, log_traceback, ...))

@@ -1,13 +1,13 @@
 --- Sends commands over the worker's pool of cosockets. A socket has at most one
---  command in flight. The whole pool acts as one connection: it is lost when no
---  socket can be connected, or when another server has the address.
---
---  A cosocket that nginx keeps alive has no Lua state. So each has a slot, with
---  an nginx pool for a single socket, and the slot stores the connection's
---  identity. If a command gets no reply, its connection counts as lost, and is
---  sealed before the next command is sent (seal.lua). nginx may end a request
---  at any moment without notice; its slot stays busy until the worker timer
---  (worker_timer.lua) reclaims it.
+--- command in flight. The whole pool acts as one connection: it is lost when no
+--- socket can be connected, or when another server has the address.
+---
+--- A cosocket that nginx keeps alive has no Lua state. So each has a slot, with
+--- an nginx pool for a single socket, and the slot stores the connection's
+--- identity. If a command gets no reply, its connection counts as lost, and is
+--- sealed before the next command is sent (seal.lua). nginx may end a request
+--- at any moment without notice; its slot stays busy until the worker timer
+--- (worker_timer.lua) reclaims it.
 
 local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
@@ -24,6 +24,15 @@ local remove = table.remove
 
 local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 
+---@class resty.rlock.host.pool
+---@field options table
+---@field worker any
+---@field seals any
+---@field idle any
+---@field size any
+---@field lost any
+---@field run_id any
+---@field is_pool boolean
 local pool = {}
 pool.__index = pool
 
@@ -46,9 +55,9 @@ local function worker_of(name)
   return worker
 end
 
---- @tparam table options as for socket.get; and pool = { name = (each address
---   has a pool of its own), idle = (ms), size = }, lost = function(detail),
---   called once; seals of the node
+---@param options table as for socket.get; and pool = { name = (each address has
+---  a pool of its own), idle = (ms), size = }, lost = function(detail), called
+---  once; seals of the node
 function pool.new(options)
   local worker = worker_of(("%s:%s:%s"):format(options.pool.name,
     options.path or options.host, options.port or ""))
@@ -109,7 +118,7 @@ local function give_back(self, slot)
 end
 
 --- Frees the slot of a command that has no reply and may still be executed:
---  records the connection as lost.
+--- records the connection as lost.
 function pool:abandon(slot)
   local timer = tasks.worker_timer()
   if timer then timer.sending[slot] = nil end
@@ -202,6 +211,7 @@ local function take_slot(self, ms)
     self.worker.busy[slot] = tasks.current()
   end
   local code, detail
+  ---@cast slot any
   slot.socket, code, detail = open(self, slot, ms)
   if slot.socket then return slot end
   if timer then timer.sending[slot] = nil end
@@ -214,6 +224,7 @@ end
 
 -- Kills lost connections, over a new connection. Runs in the worker timer.
 local function kill_pending(self, ms)
+  ---@type any
   local slot = {}
   local taken, code, detail = socket.get(self.options, ms, slot)
   if not taken then return nil, code, detail end
@@ -281,13 +292,13 @@ local function fail(self, slot)
 end
 
 --- Sends one command and waits for its reply.
--- @tparam integer ms  the command's deadline
--- @tparam table words the command and its arguments; may be reused afterwards
--- @tparam integer n   the number of words
--- @treturn[1] any the reply; false for a Redis nil
--- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout", "closed", "connect", "refused"
--- @treturn[2] string detail
+---@param ms integer the command's deadline
+---@param words table the command and its arguments; may be reused afterwards
+---@param n integer the number of words
+---@return any # the reply; false for a Redis nil
+---@return rlock.failure? code # "redis", "timeout", "closed", "connect",
+---  "refused"
+---@return string? detail
 function pool:send(ms, words, n)
   local text = resp.request(words, n)
   local slot, code, detail = take(self, ms)
@@ -321,12 +332,12 @@ function pool:call(ms, ...)
 end
 
 --- Sends several commands at once and waits for all their replies.
--- @tparam integer ms deadline
--- @tparam table commands array of arrays
--- @tparam[opt] table replies gets them as they arrive
--- @treturn table replies; where one is nil,
--- @treturn table codes and
--- @treturn table details say why
+---@param ms integer deadline
+---@param commands table array of arrays
+---@param replies? table gets them as they arrive
+---@return table # replies; where one is nil,
+---@return table? # codes and
+---@return table? # details say why
 function pool:pipeline(ms, commands, replies)
   local n, slot, code, detail = #commands, take(self, ms)
   if not slot then
@@ -350,8 +361,10 @@ function pool:pipeline(ms, commands, replies)
 end
 
 --- Checks that the server replies. An error reply counts, unless it means that
---  the server accepts no commands.
--- @return true, or nil, code, detail
+--- the server accepts no commands.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function pool:make_ready(ms)
   local reply, code, detail = self:send(ms, { "PING" }, 1)
   local class = code == "redis" and errors.classify(detail)
@@ -363,8 +376,8 @@ function pool:make_ready(ms)
 end
 
 --- Closes the pool: it takes no more sockets.
--- @tparam[opt] string why the detail; given if the server is left, so the
---   sockets that nginx keeps are not reused
+---@param why? string the detail; given if the server is left, so the sockets
+---  that nginx keeps are not reused
 function pool:close(why)
   local worker = self.worker
   self.closed = why or "the client was closed"

@@ -1,6 +1,6 @@
 --- Encodes requests and decodes replies of Redis' protocol, RESP2. Reads from
---  anything with a method receiveany(max), such as a cosocket. Opens and closes
---  nothing.
+--- anything with a method receiveany(max), such as a cosocket. Opens and closes
+--- nothing.
 
 local naming = require "rlock.naming"
 
@@ -34,8 +34,8 @@ end
 local scratch = {}                -- reused: a request is sent as a string
 
 --- A request as text.
--- @tparam table words strings and numbers
--- @tparam integer n   their number
+---@param words table strings and numbers
+---@param n integer their number
 function resp.request(words, n)
   local last = 2 * n + 1
   scratch[1] = n < 256 and sub(ARRAY[n], 1, -3) or format("*%d", n)
@@ -50,13 +50,18 @@ end
 
 -- replies -----------------------------------------------------------------
 
+---@class resty.rlock.host.resp.Reader
+---@field source any
+---@field goes_on any
+---@field buffer string
+---@field at any a position
 local Reader = {}
 Reader.__index = Reader
 
 --- Reads replies.
--- @param source has receiveany(max) -> bytes, or nil, why
--- @tparam[opt] function goes_on  called with the source before each piece but
---   the first; returns true, or nil, why to stop reading
+---@param source any has receiveany(max) -> bytes, or nil, why
+---@param goes_on? function called with the source before each piece but the
+---  first; returns true, or nil, why to stop reading
 function resp.reader(source, goes_on)
   return setmetatable({
     source = source, goes_on = goes_on, buffer = "", at = 1,
@@ -92,6 +97,7 @@ local TOO_LONG = "protocol error: the server announced a reply that is too long"
 local function line(self)
   local stop = find(self.buffer, "\r\n", self.at, true)
   while not stop do
+    ---@type any
     local from = #self.buffer - self.at     -- the last byte may be a \r
     if from > LONGEST.line then return nil, TOO_LONG end
     local ok, why = more(self)
@@ -99,7 +105,9 @@ local function line(self)
     stop = find(self.buffer, "\r\n", from > 0 and from or 1, true)
   end
   local at = self.at
+  ---@cast stop -nil
   self.at = stop + 2
+  ---@cast stop -nil
   return byte(self.buffer, at), sub(self.buffer, at + 1, stop - 1)
 end
 
@@ -119,12 +127,15 @@ local function bulk(self, n)
   end
   local at = self.at
   self.at = at + n + 2
+  ---@diagnostic disable-next-line: param-type-mismatch
   if sub(self.buffer, at + n, at + n + 1) ~= "\r\n" then return nil, GARBLED end
+  ---@diagnostic disable-next-line: param-type-mismatch
   return sub(self.buffer, at, at + n - 1)
 end
 
 local STATUS, ERROR, INTEGER, BULK, LIST = byte("+-:$*", 1, 5)
 
+---@type function
 local value
 
 local function list(self, n, depth)
@@ -167,11 +178,11 @@ function value(self, depth)
 end
 
 --- Reads one reply.
--- @return[1] a string, a number, false for a Redis nil, or an array of those;
---   an error inside an array is { err = message }
--- @treturn[2] nil
--- @treturn[2] string "redis": the reply is an error; "closed": no reply
--- @treturn[2] string the error, or why there is no reply ("timeout", ...)
+---@return any # a string, a number, false for a Redis nil, or an array of
+---  those; an error inside an array is { err = message }
+---@return rlock.failure? code # "redis": the reply is an error; "closed": no
+---  reply
+---@return string? # the error, or why there is no reply ("timeout", ...)
 function Reader:read()
   local reply, why = value(self, 0)
   if reply == nil then return nil, "closed", why end

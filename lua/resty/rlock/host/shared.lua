@@ -1,6 +1,6 @@
 --- Adds up the metrics of all nginx workers in a lua_shared_dict, if nginx has
---  one of this name. Each worker adds the increments of its counters, so the
---  sums include workers that have ended.
+--- one of this name. Each worker adds the increments of its counters, so the
+--- sums include workers that have ended.
 
 local host = require "resty.rlock.host"
 local metrics = require "rlock.util.metrics"

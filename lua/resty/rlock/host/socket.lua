@@ -1,5 +1,5 @@
 --- Cosockets: connected, with TLS if configured. Those to a Redis are from the
---  pool or new, with the handshake done.
+--- pool or new, with the handshake done.
 
 local clock = require "resty.rlock.host.clock"
 local errors = require "rlock.redis.errors"
@@ -28,24 +28,25 @@ end
 local function use_rest(self) set_timeout(self, max(1, ms_left(self))) end
 
 --- Sets the deadline for all further operations of a socket. A timeout would
---  not do: a reply may arrive in pieces, each of which is a read.
--- @param self a socket
--- @tparam number ms
--- @tparam[opt] number ms_to_connect at most
+--- not do: a reply may arrive in pieces, each of which is a read.
+---@param self any a socket
+---@param ms number
+---@param ms_to_connect? number at most
 function socket.limit(self, ms, ms_to_connect)
   self.ends = now() + ms / 1000
   self:settimeouts(min(ms, ms_to_connect or ms), ms, ms)
 end
 
 --- A reader of the socket's replies.
--- @param self a socket, with its limit
+---@param self any a socket, with its limit
 function socket.reader(self) return resp.reader(self, goes_on) end
 
 --- Sends commands and reads their replies.
--- @param self          a socket, with its limit
--- @tparam table commands array of arrays
--- @tparam[opt] table replies gets them as they arrive
--- @return replies, codes, details: where a reply is nil, the others say why
+---@param self any a socket, with its limit
+---@param commands table array of arrays
+---@param replies? table gets them as they arrive
+---@return any ... # replies, codes, details: where a reply is nil, the others
+---  say why
 function socket.exchange(self, commands, replies)
   local texts, reader = {}, socket.reader(self)
   for i, command in ipairs(commands) do
@@ -113,8 +114,10 @@ local function dial(self, options, pool)
   return true
 end
 
--- Prepares a new connection: TLS, handshake, identity.
--- @return its identity, or nil, code, detail
+--- Prepares a new connection: TLS, handshake, identity.
+---@return any # its identity
+---@return rlock.failure? code
+---@return string? detail
 local function prepare(self, options)
   use_rest(self)
   local ok, code, detail = shake_hands(self, options, errors.use_plain)
@@ -132,9 +135,11 @@ function socket.show(options)
 end
 
 --- Connects to a server of any protocol.
--- @tparam table options host, port or path, tls, timeout (ms, for all)
--- @tparam string use_plain  ends the message if the server may not use TLS
--- @return the socket, or nil, "connect", detail
+---@param options table host, port or path, tls, timeout (ms, for all)
+---@param use_plain string ends the message if the server may not use TLS
+---@return any # the socket
+---@return rlock.failure? code # "connect"
+---@return string? detail
 function socket.open(options, use_plain)
   local self = tcp()
   socket.limit(self, options.timeout)
@@ -149,16 +154,15 @@ function socket.open(options, use_plain)
 end
 
 --- Gets a socket to a Redis.
--- @tparam table options host, port or path, tls, timeout (ms, to connect),
---   handshake (array of commands), role ("master" or nil: any)
--- @tparam number ms      limit for all its operations
--- @tparam table slot     `pool`: the options of nginx's connect, nil for a
---   connection that nginx must not keep; `identity` is set to the connection's
---   identity, see seal.lua
--- @return[1] socket
--- @treturn[2] nil
--- @treturn[2] string "connect", "redis"
--- @treturn[2] string detail
+---@param options table host, port or path, tls, timeout (ms, to connect),
+---  handshake (array of commands), role ("master" or nil: any)
+---@param ms number limit for all its operations
+---@param slot table `pool`: the options of nginx's connect, nil for a
+---  connection that nginx must not keep; `identity` is set to the connection's
+---  identity, see seal.lua
+---@return any # socket
+---@return rlock.failure? code # "connect", "redis"
+---@return string? detail
 function socket.get(options, ms, slot)
   local self = tcp()
   socket.limit(self, ms, options.timeout)
@@ -175,13 +179,17 @@ function socket.get(options, ms, slot)
   return nil, code == "refused" and "connect" or code, detail
 end
 
+---@class resty.rlock.host.socket.Single
+---@field socket any
+---@field identity any
 local Single = {}
 Single.__index = Single
 
 --- Opens a connection for the calling light thread.
--- @tparam table options as for `get`
--- @treturn[1] table with `identity`, `send` and `close`, see pool.lua
--- @treturn[2] nil, code, detail
+---@param options table as for `get`
+---@return table? # with `identity`, `send` and `close`, see pool.lua
+---@return rlock.failure? code
+---@return string? detail
 function socket.single(options)
   local slot = {}
   local taken, code, detail = socket.get(options, options.timeout, slot)

@@ -42,10 +42,11 @@ function Subscriber:read()
 end
 
 --- Opens a connection.
--- @tparam table options as for socket.get; and message = function(kind,
---   channel, payload), lost = function(detail)
--- @return[1] the connection
--- @treturn[2] nil, code, detail
+---@param options table as for socket.get; and message = function(kind, channel,
+---  payload), lost = function(detail)
+---@return any # the connection
+---@return rlock.failure? code
+---@return string? detail
 function subscriber.open(options)
   if not tasks.is_shared() then
     return nil, "connect", "no subscriber: this Lua state serves a single "
@@ -56,8 +57,8 @@ function subscriber.open(options)
 end
 
 --- Sends a verb for a channel: "subscribe", "unsubscribe", or for a sharded
---  channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
---  `message` function; an error reply ends the connection.
+--- channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
+--- `message` function; an error reply ends the connection.
 function Subscriber:listen(verb, channel) return send(self, verb, channel) end
 
 --- Closes the connection. Nothing is delivered or sent afterwards.

@@ -1,8 +1,8 @@
 --- Tasks and events of the OpenResty host.
---  A task is a request or a timer, with all its phases and light threads. nginx
---  may end it at any point, without notice. So everything that must complete
---  runs on behalf of the task in the worker timer (worker_timer.lua); only the
---  wait for it can be interrupted.
+--- A task is a request or a timer, with all its phases and light threads. nginx
+--- may end it at any point, without notice. So everything that must complete
+--- runs on behalf of the task in the worker timer (worker_timer.lua); only the
+--- wait for it can be interrupted.
 
 local clock = require "resty.rlock.host.clock"
 local semaphore = require "ngx.semaphore"
@@ -74,6 +74,7 @@ end
 --- Has this task ended?
 function tasks.is_over(task)
   if type(task) ~= "table" then return false end
+  ---@cast contexts -nil
   return task.is_over or contexts[task.number] ~= task.context
 end
 
@@ -152,8 +153,8 @@ local function task_of(context)
 end
 
 --- The current task.
--- @treturn table task
--- @treturn table|nil the worker timer, if this is one of its threads
+---@return table # task
+---@return table? # the worker timer, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
   local task = rawget(context, KEY)
@@ -170,8 +171,8 @@ function tasks.worker_timer()
 end
 
 --- Makes the running timer the worker timer.
--- @tparam table timer with `threads`: light thread -> its job, which has
---   `task`; gets the fields that is_over(timer) needs
+---@param timer table with `threads`: light thread -> its job, which has `task`;
+---  gets the fields that is_over(timer) needs
 function tasks.set_worker_timer(timer)
   timer.context = ngx.ctx
   timer.context[KEY] = timer
@@ -179,7 +180,7 @@ function tasks.set_worker_timer(timer)
 end
 
 --- Marks the task of this request as ended.
--- @treturn table|nil the task; nil if there is none, or in a subrequest
+---@return table? # the task; nil if there is none, or in a subrequest
 function tasks.finish()
   local task = task_at(address_of(get_request()))
   if task then task.is_over = true end
@@ -188,6 +189,7 @@ end
 
 -- events ------------------------------------------------------------------
 
+---@class resty.rlock.host.tasks.Event
 local Event = {}
 Event.__index = Event
 
@@ -235,13 +237,13 @@ function Event:block(seconds)
 end
 
 --- Has its waiter been killed? nginx removes a killed light thread from the
---  queue of the semaphore without notice.
+--- queue of the semaphore without notice.
 function Event:is_orphaned()
   return self.is_waiting ~= nil and self.semaphore:count() == 0
 end
 
 --- Has this task ended, or its light thread that waits for the running job? If
---  so, the job's result is no longer needed.
+--- so, the job's result is no longer needed.
 function tasks.has_gone(task)
   if tasks.is_over(task) then return true end
   local timer = tasks.worker_timer()
@@ -259,11 +261,11 @@ end
 local CANCELLED = "the request has ended"
 
 --- Waits for `set`.
--- @tparam[opt] number seconds at most; nil or math.huge: without limit
--- @treturn[1] boolean true if it was set, false on timeout
--- @treturn[2] nil
--- @treturn[2] string "refused", or "cancelled": the request has ended
--- @treturn[2] string detail
+---@param seconds? number at most; nil or math.huge: without limit
+---@return boolean? # true if it was set, false on timeout
+---@return rlock.failure? code # "refused", or "cancelled": the request has
+---  ended
+---@return string? detail
 function Event:pause(seconds)
   local why = tasks.refusal()
   if why then return nil, "refused", why end
@@ -280,9 +282,9 @@ function Event:pause(seconds)
 end
 
 --- As `pause`, but raises a cancellation or a refusal. The wait of an internal
---  job ends early instead, as if it timed out.
--- @tparam[opt] number seconds
--- @treturn boolean true if it was set, false on timeout
+--- job ends early instead, as if it timed out.
+---@param seconds? number
+---@return boolean # true if it was set, false on timeout
 function Event:wait(seconds)
   local is_set, code, why = self:pause(seconds)
   if is_set ~= nil then return is_set end

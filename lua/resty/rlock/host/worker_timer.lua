@@ -1,18 +1,18 @@
 --- The worker timer: one timer, whose light threads run everything that must
---  outlive a request. (Timers are scarce: by default a worker runs at most
---  256.) A job is a function that runs there, on behalf of a task or of rlock
---  itself. Idle threads are pooled.
---
---  nginx frees the memory of a timer's threads only when the timer ends. So the
---  worker timer is replaced after a while, and ends after its last job. It
---  takes jobs until its successor runs, because nginx may refuse a timer
---  (lua_max_pending_timers), or drop it when it is due
---  (lua_max_running_timers).
---
---  An ngx.exit in any of its threads ends a timer with all its jobs, without an
---  error that Lua could catch. So a second timer patrols. It finds dead worker
---  timers, runs the cleanup of their jobs (guard.lua), and restarts their
---  services in a new one.
+--- outlive a request. (Timers are scarce: by default a worker runs at most
+--- 256.) A job is a function that runs there, on behalf of a task or of rlock
+--- itself. Idle threads are pooled.
+---
+--- nginx frees the memory of a timer's threads only when the timer ends. So the
+--- worker timer is replaced after a while, and ends after its last job. It
+--- takes jobs until its successor runs, because nginx may refuse a timer
+--- (lua_max_pending_timers), or drop it when it is due
+--- (lua_max_running_timers).
+---
+--- An ngx.exit in any of its threads ends a timer with all its jobs, without an
+--- error that Lua could catch. So a second timer patrols. It finds dead worker
+--- timers, runs the cleanup of their jobs (guard.lua), and restarts their
+--- services in a new one.
 
 local clock = require "resty.rlock.host.clock"
 local tasks = require "resty.rlock.host.tasks"
@@ -37,12 +37,13 @@ local TRIES = 3          -- timers to wait for, at most: the tasks that occupy
 worker_timer.on_tick = {}
 
 --- Called periodically when no request uses rlock any more, and the worker, or
---  the Lua state, is about to end.
+--- the Lua state, is about to end.
 function worker_timer.rest() end
 
 --- Called in each patrol, which has a timer even if nginx refuses all others.
 function worker_timer.on_patrol() end
 
+---@type any
 local present            -- the timer that takes new jobs
 local asked              -- when the timer was created that has not started yet
 local jobs, first, last = {}, 1, 0       -- the queue of all timers
@@ -155,6 +156,7 @@ local function put_all_away(self)
   for keeper, kept in pairs(all) do keeper:put_away(kept) end
 end
 
+---@type function, function, function
 local open, patrol, revive
 
 local function start_patrol()
@@ -214,9 +216,9 @@ local function fresh()
   }
 end
 
--- Creates a timer, which takes over when it starts. If it does not (a worker
--- runs at most lua_max_running_timers), the next call creates another one.
--- @return true, or nil, why
+--- Creates a timer, which takes over when it starts. If it does not (a worker
+--- runs at most lua_max_running_timers), the next call creates another one.
+---@return any ... # true, or nil, why
 function open()
   if asked and now() - asked < LATE then return true end
   local ok, why = ngx.timer.at(0, keep, fresh())
@@ -324,13 +326,15 @@ local function give(job)
 end
 
 --- Starts an internal job without waiting for it.
--- @tparam function fn
--- @param a,b,c,d its arguments
--- @treturn[1] table its task: tasks.is_over is true once it has ended, or died
---   with its timer
--- @treturn[2] nil
--- @treturn[2] string "refused": there is no timer
--- @treturn[2] string detail
+---@param fn function
+---@param a any its arguments
+---@param b any
+---@param c any
+---@param d any
+---@return table? # its task: tasks.is_over is true once it has ended, or died
+---  with its timer
+---@return rlock.failure? code # "refused": there is no timer
+---@return string? detail
 function worker_timer.start(fn, a, b, c, d)
   local job = { fn = fn, a = a, b = b, c = c, d = d, task = {} }
   local ok, why = give(job)
@@ -340,9 +344,10 @@ function worker_timer.start(fn, a, b, c, d)
 end
 
 --- Starts an internal job that must continue until its function returns: if
---  nginx refuses or ends it, or if it raises an error, it is restarted.
--- @tparam function fn
--- @param a,b its arguments
+--- nginx refuses or ends it, or if it raises an error, it is restarted.
+---@param fn function
+---@param a any its arguments
+---@param b any
 function worker_timer.service(fn, a, b)
   local job = { fn = fn, a = a, b = b, task = {}, is_service = true }
   if not give(job) then down[#down + 1] = job end
@@ -353,13 +358,16 @@ local DIED = "nginx has ended the timer of the worker"
 
 -- Waits a while until a job is done, and not beyond its end before it begins.
 local function is_done(job)
+  ---@type any
   local most = LATE
   if job.ends and not job.timer then most = min(most, job.ends - now()) end
   return job.done:block(max(most, 0))
 end
 
--- Waits until a job is done. Withdraws it if no timer starts.
--- @return true; or nil, code, detail
+--- Waits until a job is done. Withdraws it if no timer starts.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function finish(job)
   local tries = 0
   while not is_done(job) do
@@ -403,21 +411,25 @@ local function run(ends, fn, a, b, c, d)
 end
 
 --- Runs a function for the running task to completion, even if the task ends
---  earlier.
--- @tparam function fn
--- @param a,b,c,d its arguments
--- @return[1] what it returns, three values at most
--- @treturn[2] nil
--- @treturn[2] string "refused", or "closed": the timer died meanwhile
--- @treturn[2] string detail
+--- earlier.
+---@param fn function
+---@param a any its arguments
+---@param b any
+---@param c any
+---@param d any
+---@return any # what it returns, three values at most
+---@return rlock.failure? code # "refused", or "closed": the timer died
+---  meanwhile
+---@return string? detail
 function worker_timer.run(fn, a, b, c, d) return run(nil, fn, a, b, c, d) end
 
 --- As `run`, for a function that waits. Its wait includes that for a timer.
--- @tparam function fn
--- @param a its first argument
--- @tparam number wait its second: seconds; negative once they have passed
--- @param c,d its further arguments
--- @return as `run`
+---@param fn function
+---@param a any its first argument
+---@param wait number its second: seconds; negative once they have passed
+---@param c any its further arguments
+---@param d any
+---@return any ... # as `run`
 function worker_timer.wait(fn, a, wait, c, d)
   return run(wait > 0 and now() + wait or nil, fn, a, wait, c, d)
 end

@@ -5,6 +5,8 @@ local tasks = require "rlock.host.uv.tasks"
 
 local connection = {}
 
+---@class rlock.host.uv.connection.Connection
+---@field raw any
 local Connection = {}
 Connection.__index = Connection
 
@@ -12,14 +14,13 @@ local callback, free_id, take_id = tasks.callback, tasks.free_id, tasks.take_id
 local begin, await = tasks.begin, tasks.await
 
 --- Sends one command and waits for its reply.
--- @tparam integer ms  the command's deadline, 0 for none
--- @tparam table words the command and its arguments; may be reused afterwards
--- @tparam integer n   the number of words
--- @treturn[1] any the reply; false for a Redis nil
--- @treturn[2] nil
--- @treturn[2] string code "redis", "timeout", "closed", "connect" (it was not
---   sent), or "cancelled"
--- @return[2] detail; for "cancelled", the error to raise
+---@param ms integer the command's deadline, 0 for none
+---@param words table the command and its arguments; may be reused afterwards
+---@param n integer the number of words
+---@return any # the reply; false for a Redis nil
+---@return rlock.failure? code # "redis", "timeout", "closed", "connect" (it was
+---  not sent), or "cancelled"
+---@return any detail # for "cancelled", the error to raise
 function Connection:send(ms, words, n)
   local id, code, detail = begin()
   if not id then return nil, code, detail end
@@ -34,10 +35,11 @@ function Connection:eval(ms, sha, keys, a, b, c, d, extra)
 end
 
 --- Sends one command, without waiting.
--- @param ms, words, n as for `send`
--- @tparam table receiver its method replied(reply, code, detail) is called
---   once, later, and outside of any task: it must not wait
--- @treturn boolean whether it was sent
+---@param ms any n as for `send`
+---@param words any
+---@param receiver table its method replied(reply, code, detail) is called once,
+---  later, and outside of any task: it must not wait
+---@return boolean # whether it was sent
 function Connection:post(ms, words, n, receiver)
   local id = take_id(receiver)
   if self.raw:call(id, ms, words, n) then return true end
@@ -51,12 +53,12 @@ function Connection:call(ms, ...)
 end
 
 --- Sends several commands at once and waits for all their replies.
--- @tparam integer ms deadline of each
--- @tparam table commands array of arrays
--- @tparam[opt] table replies gets them as they arrive
--- @treturn table replies; where one is nil,
--- @treturn table codes and
--- @treturn table details say why
+---@param ms integer deadline of each
+---@param commands table array of arrays
+---@param replies? table gets them as they arrive
+---@return table # replies; where one is nil,
+---@return table # codes and
+---@return table # details say why
 function Connection:pipeline(ms, commands, replies)
   local codes, details = {}, {}
   replies = replies or {}
@@ -88,16 +90,16 @@ function Connection:pipeline(ms, commands, replies)
 end
 
 --- Sends a verb for a channel: "subscribe", "unsubscribe", or for a sharded
---  channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
---  `message` function; an error reply ends the connection.
--- @tparam string verb
--- @tparam string channel
+--- channel "ssubscribe", "sunsubscribe". Confirmations and messages go to the
+--- `message` function; an error reply ends the connection.
+---@param verb string
+---@param channel string
 function Connection:listen(verb, channel)
   return self.raw:listen(verb, channel)
 end
 
 --- Closes the connection. Commands in flight fail with "closed".
--- @tparam[opt] string why their detail
+---@param why? string their detail
 function Connection:close(why)
   tasks.fail(self.raw:close(), "closed", why or "the connection was closed")
   self:free_ids()
@@ -110,12 +112,14 @@ function Connection:free_ids()
 end
 
 --- Opens a connection, sends the handshake, and queries the connection's
---  `identity`, see seal.lua.
--- @tparam table options host, port or path, tls, timeout (ms), silent (ms),
---   handshake (array of commands), lost = function(detail),
---   message = function(kind, channel, payload) for a subscriber,
---   role ("master": fails if the server has another)
--- @return the connection, or nil, code, detail
+--- `identity`, see seal.lua.
+---@param options table host, port or path, tls, timeout (ms), silent (ms),
+---  handshake (array of commands), lost = function(detail), message =
+---  function(kind, channel, payload) for a subscriber, role ("master": fails if
+---  the server has another)
+---@return any # the connection
+---@return rlock.failure? code
+---@return string? detail
 function connection.open(options)
   tasks.current()
   local self = setmetatable({}, Connection)
@@ -152,10 +156,12 @@ function Connection:shake_hands(options)
 end
 
 --- Queries the connection's identity, if that is unknown, and seals the
---  connections that were lost before.
--- @tparam integer ms   deadline of each command
--- @tparam table seals  see seal.lua
--- @return true, or nil, code, detail
+--- connections that were lost before.
+---@param ms integer deadline of each command
+---@param seals table see seal.lua
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Connection:make_ready(ms, seals)
   local code, detail
   if not self.identity then

@@ -1,9 +1,9 @@
 --- Runs a command under a lock. Its parent is the guard process (src/guard.h),
---  which enforces two deadlines even if this program is stopped or killed. At
---  the hard deadline, it kills the command and all its descendants, before the
---  lease ends and the server may grant the lock to another owner. It sends a
---  signal at the soft deadline, `kill_after` seconds earlier. Each renewal
---  moves both. If the guard is killed, its parent, the warden, kills them.
+--- which enforces two deadlines even if this program is stopped or killed. At
+--- the hard deadline, it kills the command and all its descendants, before the
+--- lease ends and the server may grant the lock to another owner. It sends a
+--- signal at the soft deadline, `kill_after` seconds earlier. Each renewal
+--- moves both. If the guard is killed, its parent, the warden, kills them.
 
 local check = require "rlock.util.options"
 local host = require "rlock.host.uv"
@@ -19,6 +19,16 @@ local GROWN = 0.001                     -- less is a rounding error
 -- many seconds.
 local MARGIN, MOST_MARGIN = 0.1, 0.5
 
+---@class rlock.host.uv.exec.Run
+---@field lock rlock.lock
+---@field on_lost any
+---@field ends any
+---@field on_event any
+---@field period any
+---@field margin any
+---@field kill_after any
+---@field is_gone any
+---@field job any
 local Run = {}
 Run.__index = Run
 
@@ -137,15 +147,15 @@ local function attend(self, seconds)
 end
 
 --- Waits until the command and all its descendants have ended, and renews the
---  lock meanwhile. Sets these fields of the run:
---    status   the exit status; 128 + N if signal N ended it
---    signal   N, or 0
---    unable   why it could not be executed; is_missing: it does not exist
---    lost     why the lock was lost
---    stopped  "lost" or "over" (hold_at_most) if the command was therefore sent
---             a signal
---    is_left  processes of the command may still run, so the lock must not be
---             released: its hold was abandoned
+--- lock meanwhile. Sets these fields of the run:
+---   status   the exit status; 128 + N if signal N ended it
+---   signal   N, or 0
+---   unable   why it could not be executed; is_missing: it does not exist
+---   lost     why the lock was lost
+---   stopped  "lost" or "over" (hold_at_most) if the command was therefore sent
+---            a signal
+---   is_left  processes of the command may still run, so the lock must not be
+---            released: its hold was abandoned
 function Run:wait()
   while not self.is_gone do
     watch(self)
@@ -201,12 +211,14 @@ local function new_run(options)
 end
 
 --- Starts a command. Call this in the task that holds the lock.
--- @tparam table words
--- @tparam table options lock (a lock or hold), on_lost, kill_after, env (a list
---   of "K=V"), no_input, foreground, hold_at_most (seconds until the signal;
---   the kill follows kill_after later), farewell, on_event = function(what,
---   fields) for "renewed", "at_risk", "lost", "child_exit"
--- @return the run, for a `<close>` variable; or nil, code, detail
+---@param words table
+---@param options table lock (a lock or hold), on_lost, kill_after, env (a list
+---  of "K=V"), no_input, foreground, hold_at_most (seconds until the signal;
+---  the kill follows kill_after later), farewell, on_event = function(what,
+---  fields) for "renewed", "at_risk", "lost", "child_exit"
+---@return any # the run, for a `<close>` variable
+---@return rlock.failure? code
+---@return string? detail
 function exec.start(words, options)
   local self, left = new_run(options)
   if left <= 0 then return nil, "not_held", "the lock is not held" end
@@ -236,6 +248,18 @@ local function is_command(words)
   end
   return true
 end
+
+---@class rlock.options.exec
+---@field lock? rlock.handle | rlock.hold that protects the command
+---@field on_lost? string "term" (default), "kill", "ignore" or "signal:NAME"
+---@field kill_after? number seconds between the signal and the kill
+---@field env? table<string, string | false>
+---@field no_input? boolean
+---@field foreground? boolean
+
+---@alias rlock.exec_options rlock.options.exec & {
+---   lock?: any, on_lost?: any, kill_after?: any, env?: any, no_input?: any,
+---   foreground?: any, [string]: nil }
 
 local check_options = check.table({
   lock = function(lock, name, level)

@@ -5,6 +5,7 @@ local tasks = require "rlock.host.uv.tasks"
 
 local frames = {}
 
+---@class rlock.host.uv.frames.Frames
 local Frames = {}
 Frames.__index = Frames
 
@@ -12,10 +13,12 @@ Frames.__index = Frames
 local LIMIT = 8388608
 
 --- Opens a connection, which suspends the task.
--- @tparam table options host, port, tls, timeout (ms), frame = function(bytes)
---   and lost = function(detail), which are called outside of any task and must
---   not wait; is_plain: no frames, but bytes as they come
--- @return the connection, or nil, code, detail
+---@param options table host, port, tls, timeout (ms), frame = function(bytes)
+---  and lost = function(detail), which are called outside of any task and must
+---  not wait; is_plain: no frames, but bytes as they come
+---@return any # the connection
+---@return rlock.failure? code
+---@return string? detail
 function frames.open(options)
   local self = setmetatable({}, Frames)
   self.frame_id = tasks.callback(options.frame)
@@ -45,8 +48,10 @@ function Frames:free_ids()
 end
 
 --- Queues a frame. Those queued in a turn of the loop share a write.
--- @tparam string bytes
--- @return true, or nil, code, detail
+---@param bytes string
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 function Frames:send(bytes) return self.raw:send(bytes) end
 
 --- The IP address of our end, or nil.

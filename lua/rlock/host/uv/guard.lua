@@ -1,6 +1,10 @@
 --- Runs cleanup if a function raises an error. (Not the guard process of a
---  command, src/guard.h.)
+--- command, src/guard.h.)
 
+---@class rlock.host.uv.guard.Guard
+---@field undo any
+---@field what any
+---@field is_over boolean
 local Guard = {}
 Guard.__index = Guard
 function Guard:__close() if not self.is_over then self.undo(self.what) end end
@@ -11,12 +15,12 @@ local function completed(self, ...)
 end
 
 --- Calls fn(...). If it raises, undo(what) runs before the error propagates.
---  Nothing here catches the error, so it keeps its own traceback.
--- @tparam function undo
--- @param what its argument
--- @tparam function fn
--- @param ... its arguments
--- @return what fn returned
+--- Nothing here catches the error, so it keeps its own traceback.
+---@param undo function
+---@param what any its argument
+---@param fn function
+---@param ... any its arguments
+---@return any # what fn returned
 local function guard(undo, what, fn, ...)
   local self <close> = setmetatable({ undo = undo, what = what }, Guard)
   return completed(self, fn(...))

@@ -5,6 +5,10 @@ local tasks = require "rlock.host.uv.tasks"
 
 local job = {}
 
+---@class rlock.host.uv.job.Job
+---@field news any
+---@field reports table
+---@field raw any
 local Job = {}
 Job.__index = Job
 
@@ -13,10 +17,12 @@ local REPORTS = { [0] = "started", "unable", "stopped", "ended", "softened",
   "killed", "gone" }
 
 --- Starts a command.
--- @tparam table options args, env (a list of "K=V", or "K" to unset it), soft
---   and hard (times by host.now at which to send soft_signal, a number, and to
---   kill), foreground, no_input, farewell (a line to print when it kills)
--- @return the job, or nil, code, detail
+---@param options table args, env (a list of "K=V", or "K" to unset it), soft
+---  and hard (times by host.now at which to send soft_signal, a number, and to
+---  kill), foreground, no_input, farewell (a line to print when it kills)
+---@return any # the job
+---@return any code
+---@return string? detail
 function job.start(options)
   local self = setmetatable({ news = tasks.event(), reports = {} }, Job)
   local raw, id, detail = tasks.open(function(what, value)
@@ -29,13 +35,12 @@ function job.start(options)
 end
 
 --- The next report, if one arrives in time.
--- @tparam number seconds
--- @treturn[1] string "started", "unable" (value: errno), "stopped", "ended"
---   (value: the status returned by waitpid), "softened", "killed", "gone"
---   (value: 0; 1 if the guard was killed; -1 if its warden was killed, too, so
---   that processes of the command may be left)
--- @treturn[1] integer value
--- @treturn[2] nil
+---@param seconds number
+---@return string? # "started", "unable" (value: errno), "stopped", "ended"
+---  (value: the status returned by waitpid), "softened", "killed", "gone"
+---  (value: 0; 1 if the guard was killed; -1 if its warden was killed, too, so
+---  that processes of the command may be left)
+---@return integer? # value
 function Job:next(seconds)
   if not self.reports[1] then self.news:wait(seconds) end
   local report = table.remove(self.reports, 1)

@@ -1,11 +1,11 @@
 --- The default server, `local:`: a private redis-server of this user on this
---  machine, on a unix socket in a folder with mode 700, never on TCP, its data
---  in memory only. The first process that needs it starts it, all processes of
---  the user share it, and it keeps running, because leases outlive processes.
---
---  A server is up if its socket accepts a connection, even if it is too busy to
---  reply: a second server would grant its locks again. A file lock resolves the
---  race to start it; the server inherits the lock and keeps it until it exits.
+--- machine, on a unix socket in a folder with mode 700, never on TCP, its data
+--- in memory only. The first process that needs it starts it, all processes of
+--- the user share it, and it keeps running, because leases outlive processes.
+---
+--- A server is up if its socket accepts a connection, even if it is too busy to
+--- reply: a second server would grant its locks again. A file lock resolves the
+--- race to start it; the server inherits the lock and keeps it until it exits.
 
 local local_server = {}
 
@@ -22,7 +22,7 @@ local function folder_of(variable)
 end
 
 --- The folder, socket and files.
--- @tparam table host
+---@param host table
 function local_server.paths(host)
   local folder = folder_of("XDG_RUNTIME_DIR")
   folder = folder and folder .. "/rlock"
@@ -37,9 +37,9 @@ local function refuse(text, ...)
   return nil, "connect", "local: " .. text:format(...)
 end
 
--- Is the folder private to the user?
--- @tparam boolean make  create it if there is none
--- @return true; false if there is none; nil, code, detail
+--- Is the folder private to the user?
+---@param make boolean create it if there is none
+---@return any # true; false if there is none; nil, code, detail
 local function check_folder(host, paths, make)
   if #paths.socket > MAX_PATH then
     return refuse("%s is too long for a socket; set XDG_RUNTIME_DIR or TMPDIR "
@@ -81,11 +81,11 @@ local function is_up(host, paths)
 end
 
 --- Sends one command to the server.
--- @tparam table host
--- @param ... its words
--- @return[1] the reply
--- @treturn[2] boolean false if the server does not run
--- @treturn[3] nil, code, detail
+---@param host table
+---@param ... any its words
+---@return any # the reply; false if the server does not run
+---@return rlock.failure? code
+---@return string? detail
 function local_server.command(host, ...)
   local paths = local_server.paths(host)
   local ok, code, detail = check_folder(host, paths, false)
@@ -129,8 +129,10 @@ end
 local function last_words(path)
   local file = io.open(path)
   if not file then return "it left no log" end
+  ---@type any
   local last = "its log is empty"
   for line in file:lines() do
+    ---@cast line string
     if line:find("%S") then last = line end
   end
   file:close()
@@ -179,12 +181,11 @@ local function start_once(host, paths)
 end
 
 --- Makes sure that the server runs.
--- @tparam table host
--- @tparam[opt] table options gets the address
--- @return[1] options with `path`
--- @treturn[2] nil
--- @treturn[2] string "connect"
--- @treturn[2] string detail
+---@param host table
+---@param options? table gets the address
+---@return any # options with `path`
+---@return rlock.failure? code # "connect"
+---@return string? detail
 function local_server.start(host, options)
   local paths = local_server.paths(host)
   local ok, code, detail = check_folder(host, paths, true)
@@ -217,8 +218,9 @@ local function clear(host, paths)
 end
 
 --- Stops the server; all its locks are lost. Leaves no files.
--- @return[1] true, or false if it was not running
--- @treturn[2] nil, code, detail
+---@return any # true, or false if it was not running
+---@return rlock.failure? code
+---@return string? detail
 function local_server.stop(host)
   local paths = local_server.paths(host)
   if check_folder(host, paths, false) == false then return false end

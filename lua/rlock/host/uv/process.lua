@@ -7,12 +7,20 @@ local process = {}
 
 local free_id = tasks.free_id
 
+---@class rlock.host.uv.process.Process
+---@field over any
+---@field status any
+---@field pid any
+---@field signal any
+---@field child any
 local Process = {}
 Process.__index = Process
 
 --- Starts a program.
--- @tparam table options file, args, env, cwd, detached, stdin, stdout, stderr
--- @return the process (`pid`, `wait`, `kill`), or nil, code, detail
+---@param options table file, args, env, cwd, detached, stdin, stdout, stderr
+---@return any # the process (`pid`, `wait`, `kill`)
+---@return any code
+---@return string? detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)
   local child, id, detail
@@ -27,8 +35,8 @@ function process.start(options)
 end
 
 --- Waits for the program to exit.
--- @tparam[opt] number seconds at most
--- @return exit status and signal, or nil, "timeout"
+---@param seconds? number at most
+---@return any ... # exit status and signal, or nil, "timeout"
 function Process:wait(seconds)
   if not self.status and not self.over:wait(seconds) then
     return nil, "timeout", "process " .. self.pid .. " still runs"
@@ -42,6 +50,7 @@ function Process:kill(signal) return self.child:kill(signal) end
 --- Stops watching the program, which runs on.
 function Process:forget() self.child:close() end
 
+---@class rlock.host.uv.process.Handle
 local Handle = {}
 Handle.__index = Handle
 
@@ -57,24 +66,25 @@ local function watch(open, what, fn)
 end
 
 --- Calls `fn` at each signal, until the returned handle is closed. The handle
---  does not keep the program running.
--- @tparam string name "INT", "TERM", "HUP", ...
--- @tparam function fn
+--- does not keep the program running.
+---@param name string "INT", "TERM", "HUP", ...
+---@param fn function
 function process.on_signal(name, fn) return watch(core.signal, name, fn) end
 
 --- Calls `fn` while a descriptor is readable, until the returned handle is
---  closed.
--- @tparam integer fd  a terminal or a pipe
--- @tparam function fn
+--- closed.
+---@param fd integer a terminal or a pipe
+---@param fn function
 function process.on_readable(fd, fn) return watch(core.input, fd, fn) end
 
 --- Answers HTTP requests at a port of 127.0.0.1, until the returned handle is
---  closed.
--- @tparam integer port
--- @tparam function answer  the first line of a request -> the response; it
---   cannot wait
--- @treturn[1] table the handle
--- @treturn[2] nil, "refused", detail
+--- closed.
+---@param port integer
+---@param answer function the first line of a request -> the response; it cannot
+---  wait
+---@return table? # the handle
+---@return rlock.failure? code # "refused"
+---@return string? detail
 function process.on_request(port, answer)
   return watch(core.serve, port, function(self, line)
     self.raw:answer(answer(line))
@@ -82,7 +92,7 @@ function process.on_request(port, answer)
 end
 
 --- Stops the calls. Closing the last handle of a signal restores its default
---  action.
+--- action.
 function Handle:close()
   if self.id then free_id(self.id) end
   self.id = nil

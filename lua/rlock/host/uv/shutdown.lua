@@ -1,6 +1,6 @@
 --- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
---  its tasks first, so they clean up. The message of a failed assert includes
---  the detail.
+--- its tasks first, so they clean up. The message of a failed assert includes
+--- the detail.
 
 local host = require "rlock.host.uv"
 
@@ -14,11 +14,12 @@ local pcall, xpcall = pcall, xpcall     -- programs may replace the globals
 
 local signalled_at
 local interceptor           -- is called at SIGINT, instead
+---@type function?
 local take
 
 --- From now on, passes HUP, INT and TERM to `fn`, and interrupts no loop.
--- @tparam function|nil fn  called with the signal's number; returns the exit
---   status if the program is to end; nil: signals end the program again
+---@param fn? function called with the signal's number; returns the exit status
+---  if the program is to end; nil: signals end the program again
 function shutdown.pass_signals(fn) take = fn end
 
 -- The first signal unwinds the program, a later one ends it at once. timeout(1)
@@ -57,6 +58,7 @@ end
 local function raise(unwind)
   local _, catcher = depths(2)
   if catcher > 0 then
+    ---@diagnostic disable-next-line: param-type-mismatch
     debug.sethook(function()
       local depth, next_one = depths(2)
       if depth > catcher then return end
@@ -87,7 +89,7 @@ end
 
 -- interrupting loops that never wait -----------------------------------------
 
-local LIBRARY = debug.getinfo(1, "S").source
+local LIBRARY = debug.getinfo(1, "S") --[[@as table]].source
   :match("^(.*)/host/uv/shutdown%.lua$")
 local tools                 -- the same of rlockctl
 
@@ -143,8 +145,8 @@ end
 local failed = {}                       -- the last failed assert
 
 --- Adds the detail to a message that ends with the code of a failed assert.
--- @tparam string message  may include a traceback
--- @treturn string
+---@param message string may include a traceback
+---@return string
 function shutdown.explained(message)
   local first, rest = message:match("^([^\n]*)(.*)$")
   local code = ": " .. (failed.code or "\n")
@@ -168,15 +170,15 @@ local function install(fns)
 end
 
 --- Handles SIGINT without ending the program: calls fn, or raises "interrupted"
---  in a loop that never waits.
--- @tparam function fn
+--- in a loop that never waits.
+---@param fn function
 function shutdown.intercept(fn) interceptor = fn end
 
 --- From now on, signals and os.exit unwind the program, and assert keeps the
---  detail for `explained`.
--- @tparam[opt] string place  the folder, as in a chunkname, of modules whose
---   loops are not interrupted, either
--- @treturn function restores everything
+--- detail for `explained`.
+---@param place? string the folder, as in a chunkname, of modules whose loops
+---  are not interrupted, either
+---@return function # restores everything
 function shutdown.prepare(place)
   tools = place
   local handles = {}

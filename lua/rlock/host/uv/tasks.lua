@@ -1,5 +1,5 @@
 --- Tasks, events and the dispatcher of the libuv host. A task is a coroutine
---  that may wait; meanwhile the loop of rlock.core runs the others.
+--- that may wait; meanwhile the loop of rlock.core runs the others.
 
 local core = require "rlock.core"
 local heap = require "rlock.util.heap"
@@ -8,6 +8,7 @@ local unwind = require "rlock.host.uv.unwind"
 local tasks = {}
 
 local xpcall = xpcall               -- the plain one: a program may wrap it
+---@type function, function
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, core.resume
@@ -19,19 +20,22 @@ local TURN = 1000        -- ready tasks to run before the loop polls I/O again
 local LARGE = 1000       -- a longer `ready` is replaced
 
 --- The receiver of a completion, by id: a task, a table with a callback `fn`,
---  or one with the method `replied`, which has its id for one completion. Ids
---  are reused, so the table stays a small array.
+--- or one with the method `replied`, which has its id for one completion. Ids
+--- are reused, so the table stays a small array.
 local receivers, free_ids, n_free = {}, {}, 0
 local NOBODY = { fn = function() end }     -- at the first ids in `free_ids`
 --- Runnable tasks: ready[first..last], each with the three values that its
---  yield returns.
+--- yield returns.
 local ready, first, last = {}, 1, 0
+---@type any
 local current            -- the running task
 local alive = 0          -- the number of tasks that keep the program running
+---@type any
 local ending             -- why the program ends: { status=, message= }
 local finishing = false  -- the program has ended, and cleans up
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
---  first.
+--- first.
+---@type rlock.heap, any, number
 local timeouts, alarm, alarm_at = heap.new(), nil, math.huge
 
 -- ids ---------------------------------------------------------------------
@@ -57,18 +61,17 @@ end
 function tasks.callback(fn) return take_id { fn = fn } end
 
 --- An id for one completion, which is passed to receiver:replied(...).
--- @tparam table receiver without fields `co` and `fn`
 tasks.take_id = take_id
 
 --- Reuses the id, which must not complete any more.
 tasks.free_id = free_id
 
 --- Opens a primitive of the core whose events are passed to `fn`.
--- @tparam function fn
--- @tparam function open of the core, with an id and these arguments
--- @return[1] the primitive
--- @treturn[1] integer its id, for `free_id`
--- @treturn[2] nil, code, detail
+---@param fn function
+---@param open function of the core, with an id and these arguments
+---@return any # the primitive
+---@return any # its id, for `free_id`
+---@return string? detail
 function tasks.open(fn, open, ...)
   local id = tasks.callback(fn)
   local opened, code, detail = open(id, ...)
@@ -128,6 +131,16 @@ local function step(task, a, b, c)
   end
 end
 
+---@class rlock.task: rlock.owner
+---@field co thread internal
+---@field id integer internal
+---@field wait_of rlock.event | table | false internal
+---@field daemon? true internal
+---@field over? true internal
+---@field results? table internal
+---@field joiners? rlock.event[] internal
+---@field unwinding? table internal
+---@field unwound? true internal
 local Task = {}
 Task.__index = Task
 
@@ -151,8 +164,9 @@ local function start(daemon, fn, ...)
 end
 
 --- Starts a task. An error that it does not catch ends the program.
--- @tparam function fn  runs with the further arguments
--- @return the task; `task:join()` waits for it
+---@param fn function
+---@param ... any its arguments
+---@return rlock.task
 function tasks.spawn(fn, ...)
   if type(fn) ~= "function" then
     error("bad argument fn of rlock.spawn: must be a function", 2)
@@ -166,6 +180,7 @@ function tasks.daemon(fn, ...)
 end
 
 --- The running task, which is the owner of the locks that it takes.
+---@return rlock.task
 function tasks.current()
   local task = current
   if not task or running() ~= task.co then
@@ -183,10 +198,7 @@ function tasks.is_over(task)
 end
 
 --- Waits until the task has ended.
--- @return[1] what its function returned
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @treturn[2] string why
+---@return any ... what its function returned; or nil, "cancelled" and why
 function Task:join()
   tasks.current()
   if not self.over then
@@ -202,10 +214,10 @@ function Task:join()
 end
 
 --- Cancels the task: raises an error where it waits, so that its pcalls and
---  `<close>` variables clean up. Cleanup may wait. The task acquires none of
---  the locks that it waits for.
--- @tparam[opt] string why
--- @treturn boolean whether it was running, and was not cancelled before
+--- `<close>` variables clean up. Cleanup may wait. The task acquires none of
+--- the locks that it waits for.
+---@param why? string
+---@return boolean # whether it was running, and was not cancelled before
 function Task:cancel(why)
   if self.over or self.unwinding then return false end
   self.unwinding = unwind.new(why or "cancelled")
@@ -228,10 +240,16 @@ end
 
 -- events ------------------------------------------------------------------
 
+---@class rlock.event
+---@field waiter? rlock.task internal
+---@field is_set? true internal
+---@field deadline? number internal
+---@field index? integer internal
 local Event = {}
 Event.__index = Event
 
 --- A new event. One task at a time waits for it; `set` wakes that task.
+---@return rlock.event
 function tasks.event()
   return setmetatable({                -- with room for the fields that it gets
     waiter = nil, is_set = nil, deadline = nil, index = nil,
@@ -250,6 +268,7 @@ function Event:set()
   make_ready(task, true)
 end
 
+---@type function
 local on_alarm
 
 -- Sets the core's timer for the first event.
@@ -259,6 +278,7 @@ local function set_alarm(now)
   if alarm then alarm.timer:close() end
   alarm = alarm or { id = tasks.callback(on_alarm) }
   alarm_at = first_event.deadline
+  ---@cast alarm_at -nil
   local ms = math.ceil((alarm_at - now) * 1000)
   alarm.timer = core.timer(alarm.id, ms > 0 and ms or 0)
 end
@@ -270,7 +290,7 @@ function on_alarm()
   local event = timeouts:peek()
   while event and event.deadline <= now do
     timeouts:remove(event)
-    local task = event.waiter
+    local task = event.waiter ---@cast task rlock.task
     event.waiter, task.wait_of = nil, false
     make_ready(task, false)
     event = timeouts:peek()
@@ -285,11 +305,10 @@ local function suspended(event, task)
 end
 
 --- Waits for `set`, for internal code: returns a cancellation, does not raise.
--- @tparam[opt] number seconds at most; nil or math.huge: without limit
--- @treturn[1] boolean true if it was set, false on timeout
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @return[2] the error to raise after cleaning up
+---@param seconds? number at most; nil or math.huge: without limit
+---@return boolean? # true if it was set, false on timeout
+---@return rlock.failure? code # "cancelled"
+---@return any # the error to raise after cleaning up
 function Event:pause(seconds)
   local task = tasks.current()
   local cancellation = cancellation_of(task)
@@ -308,8 +327,8 @@ function Event:pause(seconds)
 end
 
 --- Waits for `set`. Raises if the task is cancelled.
--- @tparam[opt] number seconds at most; nil or math.huge: without limit
--- @treturn boolean true if it was set, false on timeout
+---@param seconds? number at most; nil or math.huge: without limit
+---@return boolean # true if it was set, false on timeout
 function Event:wait(seconds)
   if seconds ~= nil and (type(seconds) ~= "number" or seconds ~= seconds) then
     error("bad seconds: must be a number", 2)
@@ -322,7 +341,7 @@ function Event:wait(seconds)
 end
 
 --- Suspends the running task.
--- @tparam number seconds
+---@param seconds number
 function tasks.sleep(seconds)
   if type(seconds) ~= "number" or seconds ~= seconds then
     error("bad seconds: must be a number", 2)
@@ -395,10 +414,9 @@ end)
 -- operations of the core --------------------------------------------------
 
 --- The id with which the running task starts an operation.
--- @treturn[1] integer
--- @treturn[2] nil
--- @treturn[2] string "cancelled"
--- @return[2] the error to raise after cleaning up
+---@return any
+---@return rlock.failure? code # "cancelled"
+---@return any # the error to raise after cleaning up
 function tasks.begin()
   local cancellation = current.unwinding and cancellation_of(current)
   if cancellation then return nil, "cancelled", cancellation end
@@ -406,11 +424,11 @@ function tasks.begin()
 end
 
 --- Waits for the completion of that operation. The arguments are what the core
---  has returned.
--- @param has_begun
--- @tparam[opt] string code   why not; "closed" becomes "connect"
--- @tparam[opt] string detail
--- @return its values; nil, code, detail if it has not begun
+--- has returned.
+---@param has_begun any
+---@param code? string why not; "closed" becomes "connect"
+---@param detail? string
+---@return any ... # its values; nil, code, detail if it has not begun
 function tasks.await(has_begun, code, detail)
   if not has_begun then
     return nil, code == "closed" and "connect" or code, detail
@@ -420,10 +438,10 @@ function tasks.await(has_begun, code, detail)
 end
 
 --- Completes operations that the core will not complete, because of a close.
--- @tparam table ids
--- @tparam string code   each fails with nil, this code
--- @tparam string detail and this detail. `replied` is called later, because the
---   receiver may be the one that closes
+---@param ids table
+---@param code string each fails with nil, this code
+---@param detail string and this detail. `replied` is called later, because the
+---  receiver may be the one that closes
 function tasks.fail(ids, code, detail)
   for _, id in ipairs(ids) do
     local receiver = receivers[id]
@@ -457,12 +475,11 @@ local function loop_until_over()
 end
 
 --- Runs `fn` as a task, and the loop, until all tasks but daemons have ended, a
---  task has failed, or `exit` is called.
--- @tparam function fn
--- @treturn[1] boolean true
--- @treturn[2] nil
--- @treturn[2] integer exit status
--- @treturn[2] string|nil message, with a traceback
+--- task has failed, or `exit` is called.
+---@param fn function
+---@return boolean? # true
+---@return integer | table | nil # exit status
+---@return string? # message, with a traceback
 function tasks.run(fn, ...)
   ending = nil
   local main = tasks.spawn(fn, ...)
@@ -481,8 +498,8 @@ function tasks.run(fn, ...)
 end
 
 --- As `run`, but `exit` ends only the task that calls it. For cleanup after the
---  program has ended.
--- @tparam function fn
+--- program has ended.
+---@param fn function
 function tasks.finish(fn)
   finishing = true
   tasks.run(fn)
@@ -490,8 +507,8 @@ function tasks.finish(fn)
 end
 
 --- Ends the program: cancels every task, then `run` returns.
--- @tparam integer status
--- @tparam[opt] string message
+---@param status integer
+---@param message? string
 function tasks.exit(status, message)
   if not finishing then end_program(status, message) end
   if current then
@@ -510,7 +527,7 @@ function tasks.is_unwinding()
 end
 
 --- Clears the cancellation of the running task, which has caught it and
---  continues.
+--- continues.
 function tasks.revive()
   current.unwinding, current.unwound = nil, nil
 end

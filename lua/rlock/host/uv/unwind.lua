@@ -15,7 +15,7 @@ unwind.STUCK = "deadlock: every task waits, and nothing can wake one"
 local Unwind = { __name = "rlock.unwind" }
 Unwind.__tostring = function(self) return self.why end
 
---- @tparam string why
+---@param why string
 function unwind.new(why) return setmetatable({ why = why }, Unwind) end
 
 --- Is this error one that unwinds a task?
@@ -33,8 +33,8 @@ function unwind.traceback(message)
 end
 
 --- A task's cancellation, if it has not been raised yet; else nil. Returns it
---  once.
--- @tparam table task its `unwinding` is such an error
+--- once.
+---@param task table its `unwinding` is such an error
 function unwind.take(task)
   if task.unwinding and not task.unwound then
     task.unwound = true

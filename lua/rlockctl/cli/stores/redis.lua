@@ -75,8 +75,15 @@ end
 
 -- waiting ---------------------------------------------------------------------
 
+---@type any
 local waiting                           -- loaded by `waiter` only
 
+---@class rlockctl.cli.stores.redis.Waiter
+---@field client rlock.client
+---@field name string
+---@field which any
+---@field deadline number
+---@field channel any
 local Waiter = {}
 Waiter.__index = Waiter
 
@@ -93,9 +100,9 @@ function Waiter:leave()
   self.waiter = nil
 end
 
--- Joins the waiters of a channel; leaves those of another. On return it is
--- subscribed, if possible.
--- @return as waiting.pause
+--- Joins the waiters of a channel; leaves those of another. On return it is
+--- subscribed, if possible.
+---@return any # as waiting.pause
 local function join(self, channel, hands_over)
   local session = self.client.session
   self:leave()
@@ -106,8 +113,8 @@ local function join(self, channel, hands_over)
 end
 
 --- Waits for a message about the lock, the end of its lease, or the next poll.
--- @tparam table state
--- @return as waiting.pause
+---@param state table
+---@return any # as waiting.pause
 function Waiter:pause(state)
   local channel, hands_over =
     inspect.channel(self.client, state, self.name, self.which)

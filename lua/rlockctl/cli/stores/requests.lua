@@ -19,12 +19,13 @@ local READ = {
 }
 
 --- Sends a list of bodies; waits until all are answered.
--- @tparam table server the back end
--- @tparam number deadline by host.now()
--- @tparam table list  { op, path, body }
--- @treturn[1] table calls, in the same order, as of connection:post; those with
---   an `err` other than 0 have failed
--- @treturn[2] nil, code, detail
+---@param server table the back end
+---@param deadline number by host.now()
+---@param list table { op, path, body }
+---@return table? # calls, in the same order, as of connection:post; those with
+---  an `err` other than 0 have failed
+---@return rlock.failure? code
+---@return string? detail
 function requests.send(server, deadline, list)
   local link, calls = server.connection, {}
   local ok, code, detail = link:reach(deadline)
@@ -46,13 +47,14 @@ function requests.send(server, deadline, list)
 end
 
 --- Reads nodes. One that does not exist, or that the login may not read, is no
---  failure.
--- @tparam table server
--- @tparam number deadline
--- @tparam table list  { op, path }: op is "children", "exists" or "get"
--- @treturn[1] table answers, in the same order: `err`; if that is 0, `value`
---   (names, a stat, or data) and for "get" `stat`
--- @treturn[2] nil, code, detail
+--- failure.
+---@param server table
+---@param deadline number
+---@param list table { op, path }: op is "children", "exists" or "get"
+---@return table? # answers, in the same order: `err`; if that is 0, `value`
+---  (names, a stat, or data) and for "get" `stat`
+---@return rlock.failure? code
+---@return string? detail
 function requests.read(server, deadline, list)
   for _, one in ipairs(list) do one[3] = codec.read(one[2]) end
   local calls, code, detail = requests.send(server, deadline, list)

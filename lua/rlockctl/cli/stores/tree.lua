@@ -1,6 +1,6 @@
 --- Finds the locks in a tree of ZooKeeper: nodes with children that are named
---  as those of locks. Visits the nodes level by level, never `/zookeeper`.
---  Read-only.
+--- as those of locks. Visits the nodes level by level, never `/zookeeper`.
+--- Read-only.
 
 local errors = require "rlock.zookeeper.errors"
 local glob = require "rlockctl.cli.glob"
@@ -64,8 +64,10 @@ local function take(search, node, names, following)
   end
 end
 
--- Lists the children of some nodes of a level.
--- @return true, or nil, code, detail
+--- Lists the children of some nodes of a level.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function visit(search, nodes, following)
   local function read(op, list)
     local reads = {}
@@ -145,14 +147,14 @@ local function gap(search)
 end
 
 --- The names of locks, sorted.
--- @tparam table client
--- @tparam[opt] table options pattern: of names, as for Redis' KEYS; limit: the
---   largest number of names, 1000 by default; seconds: when to stop the search,
---   10 by default
--- @treturn[1] table names
--- @treturn[1] boolean whether there may be more
--- @treturn[1] table further results: `gap`, why the list may be incomplete
--- @treturn[2] nil, code, detail
+---@param client table
+---@param options? table pattern: of names, as for Redis' KEYS; limit: the
+---  largest number of names, 1000 by default; seconds: when to stop the search,
+---  10 by default
+---@return table? # names
+---@return any # whether there may be more
+---@return table|string | nil # further results: `gap`, why the list may be
+---  incomplete; detail
 function tree.names(client, options)
   options = options or {}
   local search = new_search(client, options)

@@ -1,15 +1,15 @@
 --- Locks on ZooKeeper, for the commands: see stores.lua. The names of the nodes
---  below a path tell the kind of the lock:
---    lock-              a lock, a fair or a fenced lock, an election: they look
---                       the same
---    latch-             an election, as of Curator's LeaderLatch
---    __READ__ __WRIT__  a read/write lock
---    member-            a double barrier
---    leases, locks      a mutex, or a semaphore, which also has a `limit`; if
---                       rlock's permits have leases, they are permits
---    latch              a latch
---  A semaphore of Curator's without a `limit` looks like a mutex while it has
---  one lease.
+--- below a path tell the kind of the lock:
+---   lock-              a lock, a fair or a fenced lock, an election: they look
+---                      the same
+---   latch-             an election, as of Curator's LeaderLatch
+---   __READ__ __WRIT__  a read/write lock
+---   member-            a double barrier
+---   leases, locks      a mutex, or a semaphore, which also has a `limit`; if
+---                      rlock's permits have leases, they are permits
+---   latch              a latch
+--- A semaphore of Curator's without a `limit` looks like a mutex while it has
+--- one lease.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -111,8 +111,10 @@ local function describe(node)
     who = identity.decode(name or ""), mode = MODES[node.mark] }
 end
 
--- Reads the data of the first nodes of two lists.
--- @return true, or nil, code, detail
+--- Reads the data of the first nodes of two lists.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function read_data(client, holders, waiters)
   local list, reads = {}, {}
   for _, some in ipairs { holders, waiters } do
@@ -141,8 +143,10 @@ local function are_ephemeral(list)
   return true
 end
 
--- The state of a kind with these holders and waiters.
--- @return a state, or nil, code, detail
+--- The state of a kind with these holders and waiters.
+---@return any # a state
+---@return rlock.failure? code
+---@return string? detail
 local function state_of(client, kind, holders, waiters)
   local ok, code, detail = read_data(client, holders, waiters)
   if not ok then return nil, code, detail end
@@ -317,8 +321,10 @@ end
 
 -- breaking --------------------------------------------------------------------
 
--- Deletes nodes. Their names are unique, so no later hold is broken.
--- @return whether one was there; or nil, code, detail
+--- Deletes nodes. Their names are unique, so no later hold is broken.
+---@return any # whether one was there
+---@return rlock.failure? code
+---@return string? detail
 local function delete(client, list)
   local deletes, was_there = {}, false
   for i, node in ipairs(list) do
@@ -379,6 +385,12 @@ end
 
 -- waiting ---------------------------------------------------------------------
 
+---@class rlockctl.cli.stores.zookeeper.Waiter
+---@field client rlock.client
+---@field name string
+---@field deadline number
+---@field changed any
+---@field is_watching any
 local Waiter = {}
 Waiter.__index = Waiter
 

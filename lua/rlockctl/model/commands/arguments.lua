@@ -1,5 +1,5 @@
 --- Arguments of commands: numbers, ranges and options, with the errors of
---  Redis.
+--- Redis.
 
 local lacks = require("rlockctl.model.lua51.values").lacks
 
@@ -24,8 +24,8 @@ end
 -- integers --------------------------------------------------------------------
 
 --- A 64-bit integer, written as Redis writes it.
--- @tparam string text
--- @tparam[opt] string fault the error's text
+---@param text string
+---@param fault? string the error's text
 function arguments.integer(text, fault)
   local number = text:find("^%-?[1-9]%d*$") and tonumber(text)
   if kind_of(number) == "integer" then return number end
@@ -57,7 +57,9 @@ function arguments.exactly(number)
 end
 
 --- First and last index (from 1) of a range in a list of n; first > last if it
---  is empty.
+--- is empty.
+---@return any
+---@return any
 function arguments.range(first, last, n)
   if first < 0 then first = math.max(first + n, 0) end
   if last < 0 then last = last + n end
@@ -114,8 +116,8 @@ function arguments.double(text)
 end
 
 --- A bound of scores. Redis 8 reads fewer forms than the others.
--- @treturn number
--- @treturn boolean whether the bound is excluded
+---@return number
+---@return boolean # whether the bound is excluded
 function arguments.bound(text)
   local is_excluded = text:sub(1, 1) == "("
   local rest = is_excluded and text:sub(2) or text
@@ -133,17 +135,22 @@ local function digits_of(number)
   for n = 0, 16 do
     local text = ("%." .. n .. "e"):format(number)
     if tonumber(text) == number then
+      ---@type any, any, any
       local whole, rest, exponent = text:match("^(%d)%.?(%d*)e(.+)$")
-      return whole .. rest, math.tointeger(tonumber(exponent)) - n
+      return whole .. rest, math.tointeger(tonumber(exponent)) --[[@as integer]]
+        - n
     end
   end
 end
 
 local function show_fraction(number)
+  ---@type any, any
   local digits, last = digits_of(number)
+  ---@type integer, integer
   local exponent, n = #digits + last - 1, #digits
   if last >= 0 and exponent < n + 7 then return digits .. ("0"):rep(last) end
   if last < 0 and (last > -7 or math.abs(exponent) < 4) then
+    ---@diagnostic disable-next-line: param-type-mismatch
     if n + last <= 0 then return "0." .. ("0"):rep(-n - last) .. digits end
     return digits:sub(1, n + last) .. "." .. digits:sub(n + last + 1)
   end
@@ -152,7 +159,7 @@ local function show_fraction(number)
 end
 
 --- The text of a double in a reply, since 7.2. Earlier, Redis showed fractions
---  with 17 digits, and large numbers with an exponent.
+--- with 17 digits, and large numbers with an exponent.
 function arguments.show(number)
   if number == huge then return "inf" end
   if number == -huge then return "-inf" end
@@ -211,11 +218,11 @@ function arguments.by_score(scores)
 end
 
 --- Removes elements of a hash, set or sorted set.
--- @tparam table server
--- @tparam string key
--- @tparam string kind
--- @tparam table names
--- @treturn number of those removed, as a reply
+---@param server table
+---@param key string
+---@param kind string
+---@param names table
+---@return number # of those removed, as a reply
 function arguments.remove(server, key, kind, names)
   local removed = 0.0
   for _, name in ipairs(names) do

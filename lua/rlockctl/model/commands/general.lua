@@ -1,6 +1,6 @@
 --- Commands without a type of key: the clock, INFO, and messages. A server's
---  `listeners` maps channels to numbers of subscribers; PUBLISH appends
---  messages to its `sent`.
+--- `listeners` maps channels to numbers of subscribers; PUBLISH appends
+--- messages to its `sent`.
 
 local arguments = require "rlockctl.model.commands.arguments"
 

@@ -1,6 +1,6 @@
 --- The names of the commands of Redis up to 8 and Valkey up to 9, without those
---  of modules. They distinguish a command that the model lacks from a misspelt
---  one.
+--- of modules. They distinguish a command that the model lacks from a misspelt
+--- one.
 
 local known = {}
 
@@ -42,9 +42,9 @@ for name in ([[acl append asking auth bgrewriteaof bgsave bitcount bitfield
 end
 
 --- Does Redis have a command of that name? The name of a module's command
---  contains a dot; a bar precedes a subcommand.
--- @tparam string name  in lower case
--- @treturn boolean
+--- contains a dot; a bar precedes a subcommand.
+---@param name string # in lower case
+---@return boolean
 local function is_known(name)
   return known[name:match("^[^|]*")] or name:find("%w%.%w") ~= nil
 end

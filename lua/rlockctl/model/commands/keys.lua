@@ -74,11 +74,13 @@ end
 local function deadline(words, unit, now)
   local amount = integer(words[3])
   local limit = LIMIT // unit
+  ---@cast amount -nil
   if unit > 1 and (amount > limit or amount < -limit)
       or amount * unit > LIMIT - now then
     arguments.fail(("ERR invalid expire time in '%s' command"):format(
       words[1]:lower()))
   end
+  ---@cast amount -nil
   return amount * unit + now
 end
 

@@ -24,6 +24,7 @@ lists.lindex = { 3, function(server, words)
 end }
 
 lists.lrange = { 4, function(server, words)
+  ---@type any, any
   local first, last = integer(words[3]), integer(words[4])
   local items = items_of(server, words[2])
   first, last = arguments.range(first, last, #items)
@@ -90,6 +91,7 @@ lists.rpoplpush = { 3, function(server, words)
 end }
 
 lists.ltrim = { 4, function(server, words)
+  ---@type any, any
   local first, last = integer(words[3]), integer(words[4])
   local items = items_of(server, words[2])
   if items == NONE then return { ok = "OK" } end
@@ -144,6 +146,7 @@ end }
 
 -- searching -------------------------------------------------------------------
 
+---@type table<string, function>
 local READ = {
   rank = function(text)
     local rank = arguments.directed(text)

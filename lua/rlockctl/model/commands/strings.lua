@@ -32,6 +32,7 @@ strings.getrange = { 4, function(server, words)
   local first, last = integer(words[3]), integer(words[4])
   local value = get(server, words) or ""
   if first < 0 and last < 0 and first > last then return "" end
+  ---@cast last -nil
   if last < 0 then last = math.max(last + #value, 0) end
   first, last = arguments.range(first, last, #value)
   return value:sub(first, last)
@@ -54,11 +55,13 @@ local UNITS = { ex = 1000, px = 1, exat = 1000, pxat = 1 }
 local function deadline(server, expiry, words)
   local amount, unit = integer(expiry[2]), UNITS[expiry[1]]
   local now = expiry[1]:find("at", 1, true) and 0 or server:ms()
+  ---@cast amount -nil
   if amount <= 0 or amount > math.maxinteger // unit
       or amount * unit > math.maxinteger - now then
     arguments.fail(("ERR invalid expire time in '%s' command"):format(
       words[1]:lower()))
   end
+  ---@cast amount -nil
   return amount * unit + now
 end
 
@@ -213,11 +216,13 @@ strings.append = { 3, function(server, words)
 end }
 
 strings.setrange = { 4, function(server, words)
+  ---@type any, string
   local offset, part = integer(words[3]), words[4]
   if offset < 0 then arguments.fail "ERR offset is out of range" end
   local value = get(server, words) or ""
   if part == "" then return #value + 0.0 end
   check_length(math.min(offset, LONGEST) + #part)
+  ---@cast offset integer
   local result = value:sub(1, offset) .. ("\0"):rep(offset - #value) .. part
     .. value:sub(offset + #part + 1)
   server:change(words[2], "string", "").value = result

@@ -81,8 +81,10 @@ local LEGACY = { withscores = true }
 
 -- WITHSCORES, LIMIT offset count and, if `known` has them, BYSCORE, BYLEX, REV.
 local function options_of(words, known)
+  ---@type any, integer
   local options, i = {}, 5
   while words[i] do
+    ---@type any
     local option = words[i]:lower()
     if option == "limit" and words[i + 2] then
       options.offset = integer(words[i + 1])
@@ -109,8 +111,10 @@ local function check(options, by)
 end
 
 local function limited(members, options)
+  ---@type any, any
   local offset, limit = options.offset, options.limit
   if offset < 0 or offset >= #members then return {} end
+  ---@type any
   local last = #members
   if limit >= 0 and limit < last - offset then last = offset + limit end
   return table.move(members, offset + 1, last, 1, {})

@@ -64,8 +64,8 @@ local function permits(flags, before, after)
   return true
 end
 
--- Adds one member.
--- @return whether it counts in the reply, and its score or false
+--- Adds one member.
+---@return any ... # whether it counts in the reply, and its score or false
 local function add_one(scores, flags, member, score)
   local before = scores[member]
   if flags.nx and before then return 0, false end

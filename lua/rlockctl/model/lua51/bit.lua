@@ -6,6 +6,7 @@ local bit = {}
 
 -- A number as 32 bits without a sign: rounded to the nearest, ties to even.
 local function bits(value, i, name)
+  ---@type any
   local number = values.number(value, i, name)
   if number ~= number or math.abs(number) >= 2.0 ^ 51 then
     values.lacks "bit operations on numbers beyond 2^51"
@@ -56,10 +57,12 @@ for name, shift in pairs {
 end
 
 function bit.tohex(x, ...)
+  ---@type any
   local digits = select("#", ...) == 0 and 8
     or math.tointeger(signed(bits((...), 2, "tohex")))
   local form = digits < 0 and "%08X" or "%08x"
   local text = form:format(bits(x, 1, "tohex"))
+  ---@diagnostic disable-next-line: param-type-mismatch
   return text:sub(9 - math.min(math.abs(digits), 8))
 end
 

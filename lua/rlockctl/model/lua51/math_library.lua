@@ -29,6 +29,7 @@ end
 for _, name in ipairs { "max", "min" } do
   local fn = math[name]
   maths[name] = function(...)
+    ---@type any[]
     local numbers = { ... }
     for i = 1, math.max(select("#", ...), 1) do
       numbers[i] = number(numbers[i], i, name)
@@ -59,7 +60,8 @@ function maths.frexp(x)
   if x == 0 or x ~= x or math.abs(x) == math.huge then return x, 0.0 end
   if math.abs(x) < 2.0 ^ -1022 then values.lacks "frexp of tiny numbers" end
   local digits, exponent = ("%a"):format(x):match("^(.*)p(.*)$")
-  return tonumber(digits .. "p0") / 2, tonumber(exponent) + 1.0
+  return tonumber(digits .. "p0") --[[@as number]] / 2,
+    tonumber(exponent) --[[@as number]] + 1.0
 end
 
 -- random: no two servers draw the same numbers.

@@ -29,6 +29,7 @@ function strings.rep(text, n)
 end
 
 function strings.char(...)
+  ---@type any[]
   local bytes = { ... }
   for i = 1, select("#", ...) do
     bytes[i] = int(bytes[i], i, "char")
@@ -85,6 +86,7 @@ end
 function strings.gmatch(text, pattern)
   text = to_text(text, 1, "gmatch")
   pattern = to_pattern(pattern, 2, "gmatch"):gsub("^%^", "%%^")
+  ---@type any
   local at = 1
   local function found(from, to, ...)
     if not from then
@@ -139,6 +141,7 @@ end
 -- As string.find. 5.1 accepts an unfinished capture that is not used.
 local function found_or_lacking(ok, ...)
   if ok then return ... end
+  ---@diagnostic disable-next-line: undefined-field
   if (...):find("unfinished capture", 1, true) then
     values.lacks "patterns with an unfinished capture in gsub"
   end
@@ -148,6 +151,7 @@ end
 function strings.gsub(text, pattern, with, most)
   text = to_text(text, 1, "gsub")
   pattern = to_pattern(pattern, 2, "gsub")
+  ---@type any, any, any, any
   local replace, n, at, out = replacer(with), 0, 1, {}
   most = int(most, 4, "gsub", #text + 1)
   local is_anchored = pattern:sub(1, 1) == "^"

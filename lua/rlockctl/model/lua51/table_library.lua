@@ -98,8 +98,8 @@ local function check_order(is_beyond)
   if is_beyond then error("invalid order function for sorting", 0) end
 end
 
--- Moves the elements before the pivot, which is next to last, to its left.
--- @return the pivot's index
+--- Moves the elements before the pivot, which is next to last, to its left.
+---@return any # the pivot's index
 local function partition(list, low, high, before)
   local pivot, i, j = rawget(list, high - 1), low, high - 1
   while true do

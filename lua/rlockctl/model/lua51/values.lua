@@ -1,5 +1,5 @@
 --- Values of Lua 5.1 and how its C library converts them. All numbers are
---  floats here; a script must never see an integer of Lua 5.4.
+--- floats here; a script must never see an integer of Lua 5.4.
 
 local values = {}
 
@@ -65,7 +65,7 @@ local function word_of(text)
 end
 
 --- The number that a text represents, as C's strtod reads it, or nil. A zero
---  byte ends the text.
+--- byte ends the text.
 function values.number_of(text)
   local number = tonumber(text)
   if kind_of(number) == "float" then return number end
@@ -105,7 +105,7 @@ local function refuse(i, name, wanted, value)
 end
 
 --- Argument `i` of the function `name`, which must be a text or number.
--- @treturn string
+---@return any
 function values.text(value, i, name)
   if type(value) == "string" then return value end
   if kind_of(value) then return ("%.14g"):format(value) end
@@ -113,7 +113,7 @@ function values.text(value, i, name)
 end
 
 --- An argument that must be a number, or text that represents one.
--- @treturn number
+---@return number
 function values.number(value, i, name)
   if kind_of(value) == "float" then return value end
   local number = type(value) == "string" and number_of(value)
@@ -136,6 +136,7 @@ function values.int(value, i, name, default)
   local number = type(value) == "string" and number_of(value) or value
   if not kind_of(number) then refuse(i, name, "number", value) end
   local long = values.long(number)
+  ---@cast long -nil
   return ((long + 0x80000000) & 0xffffffff) - 0x80000000
 end
 

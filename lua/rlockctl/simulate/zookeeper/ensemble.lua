@@ -39,8 +39,8 @@ local function boot(self, one)
   one.is_down, one.role, one.since = false, "looking", self.universe.now
 end
 
---- @tparam table network of network.lua
--- @tparam table options  count; tick (seconds); limit (ticks)
+---@param network table of network.lua
+---@param options table count; tick (seconds); limit (ticks)
 function ensemble.new(network, options)
   local universe = network.universe
   local self = setmetatable({
@@ -460,7 +460,7 @@ function server:forward(item)
 end
 
 --- Asks the leader whether a session is alive; calls fn with the answer. From
---  then on it belongs to this server.
+--- then on it belongs to this server.
 function server:revalidate(session, timeout, fn)
   local function check(leader)
     local its = leader.tracker[session]
@@ -507,7 +507,7 @@ function ensemble:restart(one, seconds)
 end
 
 --- Cuts a server off from another one, or from all, for a while. What is sent
---  arrives later.
+--- arrives later.
 function ensemble:cut(one, other, seconds)
   local till = self.universe.now + seconds
   for _, each in ipairs(self) do

@@ -1,6 +1,6 @@
 --- A simulated ZooKeeper server. This file is what clients see of it: sessions,
---  requests in order, reads of its own nodes, watches. ensemble.lua adds what
---  the servers do together.
+--- requests in order, reads of its own nodes, watches. ensemble.lua adds what
+--- the servers do together.
 
 local codec = require "rlock.zookeeper.codec"
 local tree = require "rlockctl.simulate.zookeeper.tree"
@@ -17,8 +17,8 @@ local WRITES = { [ops.create] = true, [ops.delete] = true, [ops.set] = true,
   [ops.multi] = true, [ops.create2] = true, [ops.create_container] = true,
   [ops.close] = true }
 
---- @tparam table ensemble
--- @tparam integer number
+---@param ensemble table
+---@param number integer
 function server.new(ensemble, number)
   local self = setmetatable({
     ensemble = ensemble, number = number, name = "zk" .. number,

@@ -1,6 +1,6 @@
 --- The nodes and sessions of one ZooKeeper server: a model. All servers apply
---  the same transactions in the same order, so they get the same nodes. A
---  request's body is that of a frame.
+--- the same transactions in the same order, so they get the same nodes. A
+--- request's body is that of a frame.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -19,8 +19,8 @@ local int, ops, text = codec.int, codec.ops, codec.text
 local CONTAINER = "\128" .. ("\0"):rep(7)       -- the owner of containers
 local BAD_ARGUMENTS, INCONSISTENT, NO_CHILDREN = -8, -2, -108
 
---- @tparam[opt] function on_change  called with "created", "deleted",
---   "changed" or "children", and a path
+---@param on_change? function called with "created", "deleted", "changed" or
+---  "children", and a path
 function tree.new(on_change)
   return setmetatable({
     nodes = { ["/"] = { data = "", version = 0, owner = codec.NO_ID,
@@ -190,10 +190,10 @@ write[ops.multi] = function(self, txn, its)
 end
 
 --- Applies a transaction.
--- @tparam table txn zxid, session, op, body; timeout of a new session; or err,
---   with which it has failed
--- @treturn integer the error
--- @treturn string the body of the reply
+---@param txn table zxid, session, op, body; timeout of a new session; or err,
+---  with which it has failed
+---@return integer # the error
+---@return string # the body of the reply
 function tree:apply(txn)
   self.zxid = txn.zxid
   if txn.err then return txn.err, "" end
@@ -206,11 +206,11 @@ end
 -- reading ---------------------------------------------------------------------
 
 --- Reads a node.
--- @tparam integer op of codec.ops
--- @tparam string body
--- @treturn integer the error
--- @treturn string the body of the reply
--- @treturn string|nil the path, if it is to be watched
+---@param op integer of codec.ops
+---@param body string
+---@return integer # the error
+---@return string # the body of the reply
+---@return string? # the path, if it is to be watched
 function tree:read(op, body)
   local its = codec.reader(body)
   local path, is_watched = its:text(), its:bool()

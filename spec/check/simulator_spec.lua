@@ -51,12 +51,14 @@ local function replies_to(self, commands)
 end
 
 describe("what a program calls", function()
-  it("keeps all digits of integers, both ways", function()
+  it("has the same replies as with a real server", function()
     local self = scene(1)
-    assert.same({ "OK", math.maxinteger, math.mininteger, -1, "0.5" },
+    assert.same({ "OK", math.maxinteger, math.mininteger, -1, "0.5",
+      { false, { err = "MY fault" } } },
       replies_to(self, { { "SET", "n", math.maxinteger - 1 }, { "INCR", "n" },
         { "EVAL", "return math.pow(-2, 63)", 0 },
-        { "DECRBY", "m", 1 }, { "ECHO", 0.5 } }))
+        { "DECRBY", "m", 1 }, { "ECHO", 0.5 },
+        { "EVAL", "return { false, redis.error_reply('MY fault') }", 0 } }))
     assert.equal("9223372036854775807",
       self.servers[1].redis:entry("n").value)
   end)

@@ -7,10 +7,12 @@ local replies = {}
 
 -- texts -----------------------------------------------------------------------
 
---- Messages that Valkey words differently from Redis.
+--- Messages that versions of Redis and Valkey word differently.
 function replies.neutral(text)
   return (text:gsub("Redis command", "command")
-    :gsub("Lua redis lib command arg", "Command arg"))
+    :gsub("Valkey command", "command")
+    :gsub("Lua redis lib command arg", "Command arg")
+    :gsub("Unbalanced [%a']+ list", "Unbalanced list"))
 end
 
 -- The part of an error's text that must be the same.

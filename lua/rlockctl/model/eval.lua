@@ -8,7 +8,7 @@ local values = require "rlockctl.model.lua51.values"
 
 local eval = {}
 
-local kind_of, type = math.type, type
+local type = type
 local lacks, show = values.lacks, arguments.show
 
 -- redis.call ------------------------------------------------------------------
@@ -54,8 +54,7 @@ local function call(...)
   if is_unknown then error({ err = values.UNKNOWN .. name:upper() }, 0) end
   if not run then error({ err = WRONG_NUMBER }, 0) end
   if not server.has_written then memory.note(server, words[1]) end
-  local reply = run(server, words)
-  return kind_of(reply) == "integer" and reply + 0.0 or reply
+  return run(server, words)
 end
 
 local function replied_or_failed(ok, reply)

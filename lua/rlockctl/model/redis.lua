@@ -26,9 +26,9 @@ local values = require "rlockctl.model.lua51.values"
 local redis = {}
 redis.__index = redis
 
---- Command -> { arity, function(server, words), is_for_clients }; as in Redis,
---  an arity of -n means n words or more. Scripts may not call what is for
---  clients.
+--- Command -> { arity, function(server, words, by_client) }; as in Redis, an
+--  arity of -n means n words or more. `by_client` is true unless a script calls
+--  it.
 local commands = {}
 
 local function load(modules)
@@ -45,12 +45,9 @@ load { "keys", "strings", "hashes", "lists", "sets", "zsets", "general" }
 local rare = { "bits", "keyspace", "pops", "random", "scripts", "sorting",
   "stores", "streams" }
 
-local function command_of(name)
-  local command = commands[name] or commands[name:lower()]
-  if command or not rare then return command end
-  load(rare)
+local function load_rare()
+  if rare then load(rare) end
   rare = nil
-  return command_of(name)
 end
 
 local WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of "
@@ -203,30 +200,28 @@ end
 
 -- commands --------------------------------------------------------------------
 
-local function refuse()
-  error({ err = "ERR This Redis command is not allowed from script" }, 0)
-end
-
 --- Finds the command of some words, and checks their number. Raises an error
 --  that names the command if the model lacks it.
 -- @tparam table words
--- @tparam[opt] boolean by_client  rather than by a script
--- @treturn[1] function called with the server and the words
+-- @treturn[1] function called with the server, the words, and whether a client
+--   rather than a script calls it
 -- @treturn[2] nil
 -- @treturn[2] string the command's name, if the number of words is wrong
 -- @treturn[2] boolean whether Redis does not have the command either
-function redis.find(words, by_client)
-  local command = command_of(words[1])
+function redis.find(words)
+  local command = commands[words[1]] or commands[words[1]:lower()]
+  if not command then
+    load_rare()
+    command = commands[words[1]:lower()]
+  end
   if not command and is_known(words[1]:lower()) then
     values.lacks("command " .. words[1]:upper())
   elseif not command then
     return nil, words[1], true
   end
   local arity, n = command[1], #words
-  if n ~= arity and (arity >= 0 or n < -arity) then
-    return nil, words[1]:lower()
-  end
-  return command[3] and not by_client and refuse or command[2]
+  if n == arity or arity < 0 and n >= -arity then return command[2] end
+  return nil, words[1]:lower()
 end
 
 --- Executes a command, as a client sends it. Raises an error of which
@@ -234,14 +229,14 @@ end
 -- @tparam table words strings
 -- @return the reply
 function redis:call(words)
-  local run, name, is_unknown = redis.find(words, true)
+  local run, name, is_unknown = redis.find(words)
   if is_unknown then
     return { err = ("ERR unknown command '%s'"):format(name) }
   elseif not run then
     return { err = ("ERR wrong number of arguments for '%s' command"):format(
       name) }
   end
-  local ok, reply = pcall(run, self, words)
+  local ok, reply = pcall(run, self, words, true)
   if not ok and not (type(reply) == "table" and reply.err) then
     error(reply, 0)
   end

@@ -66,6 +66,7 @@ local function seen(reply)
   if kind == "number" then return math.tointeger(reply) end
   if kind ~= "table" then return reply end
   if reply.ok then return reply.ok end
+  if reply.err then return { err = reply.err } end
   local list = {}
   for i = 1, #reply do
     local item = reply[i]

@@ -288,7 +288,7 @@ end
 local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:%s\r\n"
   .. "master_replid:%s\r\naof_enabled:%d\r\nconnected_slaves:%d\r\n"
 
-local SECTIONS = { server = true, replication = true }
+local SECTIONS = { server = true, replication = true, persistence = true }
 
 function own.info(self, _, words)
   if words[3] or words[2] and not SECTIONS[words[2]:lower()] then
@@ -335,10 +335,12 @@ function own.cluster(self)
 end
 function own.asking() return { ok = "OK" } end
 
--- COMMAND INFO of a command with one key.
+-- COMMAND INFO of a command with one key. The reply to COMMAND GETKEYS names no
+-- key, so any node is asked.
 function own.command(_, _, words)
-  if words[4] or (words[2] or ""):lower() ~= "info" then
-    values.lacks("command COMMAND " .. (words[2] or ""):upper())
+  local action = words[2]:lower()
+  if action ~= "info" and action ~= "getkeys" then
+    values.lacks("command COMMAND " .. action:upper())
   end
   return { { words[3]:lower(), 2.0, { "write" }, 1.0, 1.0, 1.0 } }
 end

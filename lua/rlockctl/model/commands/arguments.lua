@@ -49,10 +49,10 @@ function arguments.add(a, b)
   return a + b
 end
 
---- An integer as a reply: a float, which is what scripts get, or an integer if
---  that would lose digits.
-function arguments.exactly(number)
-  if number > 2 ^ 53 or number < -2 ^ 53 then return number end
+--- An integer as a reply: a float, which is what scripts get, or for a client
+--  an integer if that would lose digits.
+function arguments.exactly(number, by_client)
+  if by_client and (number > 2 ^ 53 or number < -2 ^ 53) then return number end
   return number + 0.0
 end
 

@@ -56,9 +56,17 @@ local function range_of(value, words)
   return (first - 1) * width, last * width - 1
 end
 
+-- Versions differ in whether they look at the key or the range first.
 bits.bitcount = { -2, function(server, words)
-  if not server:entry(words[2], "string") then return 0.0 end
-  local value, n = value_of(server, words[2]), 0.0
+  local entry = server:entry(words[2])
+  if not entry or entry.kind ~= "string" then
+    if not pcall(range_of, "", words) then
+      arguments.lacks "BITCOUNT of no string, with a malformed range"
+    end
+    server:entry(words[2], "string")     -- raises WRONGTYPE
+    return 0.0
+  end
+  local value, n = entry.value, 0.0
   local first, last = range_of(value, words)
   for offset = first, last do n = n + bit_at(value, offset) end
   return n

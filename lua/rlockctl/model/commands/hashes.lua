@@ -82,13 +82,13 @@ hashes.hdel = { -3, function(server, words)
     table.move(words, 3, #words, 1, {}))
 end }
 
-hashes.hincrby = { 4, function(server, words)
+hashes.hincrby = { 4, function(server, words, by_client)
   local amount = integer(words[4])
   local before = fields_of(server, words[2])[words[3]] or "0"
   local sum = arguments.add(integer(before,
     "ERR hash value is not an integer"), amount)
   set_field(server, words[2], words[3], ("%d"):format(sum))
-  return arguments.exactly(sum)
+  return arguments.exactly(sum, by_client)
 end }
 
 hashes.hincrbyfloat = { 4, function(server, words)

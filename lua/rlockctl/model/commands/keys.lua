@@ -112,11 +112,11 @@ keys.persist = { 2, function(server, words)
 end }
 
 local function time_to_live(convert)
-  return { 2, function(server, words)
+  return { 2, function(server, words, by_client)
     local entry = server:entry(words[2])
     if not entry then return -2.0 end
     if not entry.expires then return -1.0 end
-    return arguments.exactly(convert(entry.expires, server:ms()))
+    return arguments.exactly(convert(entry.expires, server:ms()), by_client)
   end }
 end
 

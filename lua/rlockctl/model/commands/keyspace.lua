@@ -25,10 +25,16 @@ keyspace.keys = { 2, function(server, words)
   return server:in_some_order(list)
 end }
 
+local KINDS = { string = true, list = true, set = true, zset = true,
+  hash = true, stream = true }
+
 keyspace.scan = { -2, function(server, words)
   local cursor = arguments.cursor(words[2])
   local options = arguments.scan_options(words, 3, { type = true })
   local kind = options.type and options.type:lower()
+  if kind and not KINDS[kind] then
+    arguments.lacks "SCAN with a TYPE that does not exist"
+  end
   return arguments.scanned(server, names_of(server), cursor, options,
     function(list, name)
       if not kind or server:entry(name).kind == kind then

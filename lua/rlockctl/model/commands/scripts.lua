@@ -5,7 +5,10 @@ local arguments = require "rlockctl.model.commands.arguments"
 
 local scripts = {}
 
-scripts.eval = { -3, function(server, words)
+scripts.eval = { -3, function(server, words, by_client)
+  if not by_client then
+    arguments.fail "ERR This Redis command is not allowed from script"
+  end
   local n = arguments.integer(words[3])
   if n > #words - 3 then
     arguments.fail "ERR Number of keys can't be greater than number of args"
@@ -14,6 +17,6 @@ scripts.eval = { -3, function(server, words)
   end
   return server:run_script(words[2], { table.unpack(words, 4, 3 + n) },
     { table.unpack(words, 4 + n) })
-end, true }
+end }
 
 return scripts

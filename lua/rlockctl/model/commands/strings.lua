@@ -169,28 +169,28 @@ end }
 
 -- changing --------------------------------------------------------------------
 
-local function add(server, key, amount)
+local function add(server, key, amount, by_client)
   local entry = server:entry(key, "string")
   local sum = arguments.add(integer(entry and entry.value or "0"), amount)
   server:change(key, "string", "").value = ("%d"):format(sum)
-  return arguments.exactly(sum)
+  return arguments.exactly(sum, by_client)
 end
 
-strings.incr = { 2, function(server, words)
-  return add(server, words[2], 1)
+strings.incr = { 2, function(server, words, by_client)
+  return add(server, words[2], 1, by_client)
 end }
-strings.decr = { 2, function(server, words)
-  return add(server, words[2], -1)
+strings.decr = { 2, function(server, words, by_client)
+  return add(server, words[2], -1, by_client)
 end }
-strings.incrby = { 3, function(server, words)
-  return add(server, words[2], integer(words[3]))
+strings.incrby = { 3, function(server, words, by_client)
+  return add(server, words[2], integer(words[3]), by_client)
 end }
-strings.decrby = { 3, function(server, words)
+strings.decrby = { 3, function(server, words, by_client)
   local amount = integer(words[3])
   if amount == math.mininteger then
     arguments.fail "ERR decrement would overflow"
   end
-  return add(server, words[2], -amount)
+  return add(server, words[2], -amount, by_client)
 end }
 
 strings.incrbyfloat = { 3, function(server, words)

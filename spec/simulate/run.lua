@@ -104,7 +104,7 @@ local function surroundings()
   for _, name in ipairs { "SENTINEL", "CLUSTER", "REPLICAS", "CALM" } do
     if options[name] then
       return { [name:lower()] = true, kind = options.KIND,
-        compute = options.COMPUTE }
+        counter = options.COUNTER, compute = options.COMPUTE }
     end
   end
   if options.COUNTER or options.KIND or options.COMPUTE then

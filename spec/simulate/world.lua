@@ -33,6 +33,7 @@ local SETTLED = LEASE + 1 -- seconds for what goes on in the background, and for
                           -- holds of tasks that were cancelled
 local TASKS = 3           -- of a process
 local COMPUTES = 0.2      -- of the runs
+local IN_CLUSTER = 0.5    -- of those in a cluster
 local KEEPERS = 2         -- processes with a task that keeps locks
 local KEPT = 4            -- such locks
 local PAUSE = 0.01        -- seconds between two uses, at most
@@ -109,15 +110,19 @@ local function add_counter(self, random)
     and 1 + math.floor(random() * 3) or nil }, random)
 end
 
--- A part of the runs has a computation, and no other of the same seed changes.
-local function add_computation(self)
-  local random = sim.stream(self.seed, "compute")
-  if not self.only.compute and (self.only.kind or self.only.crowd
-      or self.only.counter or random() >= COMPUTES) then
-    return
+-- A part of the runs has a computation, in a cluster a larger part, and others a
+-- double barrier. Nothing else of the same seed changes.
+local function add_recipes(self)
+  local only, random = self.only, sim.stream(self.seed, "compute")
+  local is_any = not (only.kind or only.crowd or only.counter)
+  local part = self.cluster and IN_CLUSTER or COMPUTES
+  if only.compute or is_any and random() < part then
+    add_thing(self, { use = "compute", kind = "compute", ttl = 0.1 + random(),
+      stale = random() < 0.3 and random() or nil }, random)
+  elseif is_any and self.cluster then
+    add_thing(self, { use = "double_barrier", kind = "double_barrier",
+      most = 1 + math.floor(random() * 3) }, random)
   end
-  add_thing(self, { use = "compute", kind = "compute", ttl = 0.1 + random(),
-    stale = random() < 0.3 and random() or nil }, random)
 end
 
 local function add_things(self, random)
@@ -709,7 +714,7 @@ local function new(seed, options)
   self.seal = options.seal or dice < 0.2 and "time" or "kill"
   add_servers(self, random)
   add_things(self, random)
-  add_computation(self)
+  add_recipes(self)
   self.shared = { table.unpack(self.things) }
   if not self.only.kind and not self.only.counter and not self.only.crowd
       and not self.only.compute then

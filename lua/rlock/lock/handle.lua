@@ -56,6 +56,19 @@ local function take(self, wait, lease, hold)
   return self:take(wait, lease, hold)
 end
 
+-- Returns the method `lock` or `try_lock`; `default` is its wait.
+local function taking(name, default)
+  return function(self, options)
+    if type(self) ~= "table" or not self.session then colon.raise(name) end
+    local wait, lease
+    if options ~= nil then              -- `limits` inline: saves a call
+      options = of_lock(options, 2)
+      wait, lease = options.wait, options.lease
+    end
+    return take(self, wait or default, lease)
+  end
+end
+
 --- Waits for the lock and takes it.
 -- @tparam[opt] table options
 --   wait: maximum seconds to wait; bounds the whole call. Default: forever,
@@ -69,28 +82,10 @@ end
 --   other: the detail has the cycle), "quorum" (no majority of a red lock's
 --   servers is in reach)
 -- @treturn[2] string detail
-function handle:lock(options)
-  if type(self) ~= "table" or not self.session then colon.raise("lock:lock") end
-  local wait, lease
-  if options ~= nil then                -- `limits` inline: saves a call
-    options = of_lock(options, 2)
-    wait, lease = options.wait, options.lease
-  end
-  return take(self, wait or huge, lease)
-end
+handle.lock = taking("lock:lock", huge)
 
 --- Takes the lock if it is free. As `lock`, but `wait` defaults to 0.
-function handle:try_lock(options)
-  if type(self) ~= "table" or not self.session then
-    colon.raise("lock:try_lock")
-  end
-  local wait, lease
-  if options ~= nil then                -- `limits` inline: saves a call
-    options = of_lock(options, 2)
-    wait, lease = options.wait, options.lease
-  end
-  return take(self, wait or 0, lease)
-end
+handle.try_lock = taking("lock:try_lock", 0)
 
 local RELEASED = "this hold was released before"
 

@@ -68,7 +68,7 @@ return {
       "a member and its score are there together", equal = true },
     { "enter_as_writer", "1 to 2, 2 of 3",
       "a member and its score are there together", equal = true },
-    { "leave", "1 to 2",
+    { "leave", "1 to 2, 2 of 2",
       "a member and its score are there together", equal = true },
     { "break_", "1 to 2, 2 of 6",
       "a member and its score are there together", equal = true },

@@ -110,6 +110,13 @@ function Turn:end_wait(waiter, ...)
   return lock.end_wait(self, waiter, ...)
 end
 
+local function turn_of(self)
+  local policy = self.session.options.backend.load "compute"
+  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
+  turn.call = self
+  return turn
+end
+
 -- Ends a flight, once. Without results, or with partial ones, another task
 -- becomes the leader of the next flight.
 local function land(flight, results)
@@ -196,9 +203,7 @@ end
 --- Waits for the lock or a result, and computes if necessary.
 ---@return table # the results; `is_partial` if they are for this caller only
 local function attempt(self, state)
-  local policy = self.session.options.backend.load "compute"
-  local turn = setmetatable(lock.new(self.client, policy, self.key), Turn)
-  turn.call = self
+  local turn = turn_of(self)
   self.old = state and self.stale > 0 and state.value
     and { state.value, "stale", is_partial = true }
   if self.old and not is_free(self, turn) then return self.old end

@@ -1,7 +1,6 @@
---- The closed set of error codes, and a table of failures: a row for each class
---  of Redis error, found by its first word, and for each way in which a
---  connection fails. The fields of a row:
---    code       returned to the caller (errors.codes)
+--- A table of failures: a row for each class of Redis error, found by its first
+--  word, and for each way in which a connection fails. The fields of a row:
+--    code       returned to the caller
 --    applied    "no": the command certainly changed nothing; "maybe": it may
 --               have been applied, wholly or in part
 --    retry      sending the same request again later may succeed
@@ -22,13 +21,6 @@
 --  @module rlock.redis.errors
 
 local errors = {}
-
---- The closed set of codes: `errors.codes[code]` is true.
-errors.codes = {
-  busy = true, timeout = true, lost = true, not_held = true, refused = true,
-  closed = true, connect = true, redis = true, quorum = true, usage = true,
-  replicas = true,
-}
 
 local function row(code, applied, retry, node_down, more)
   local its = more or {}

@@ -16,7 +16,7 @@ local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 -- (rlock.zookeeper.place, rlock.zookeeper.target).
 local function id_of(object)
   local target = object.target
-  return object.serial or object.where or object.uuid
+  return object.serial or object.where or object.uuid or object.id
     or target and object.owner .. target.policy.name .. target.path
     or error "nothing tells it apart"
 end

@@ -137,9 +137,9 @@ function Server:restart() assert(self:launch()) end
 
 --- Sends it a four-letter word; returns the answer, or "" after 2 seconds.
 function Server:says(word)
-  return (shell.run("timeout 2 bash -c " .. shell.quote(("exec 3<>/dev/tcp/%s/%d;"
-    .. "printf %s >&3; cat <&3"):format(self.address or LOCAL, self.port,
-    word))))
+  return (shell.run("timeout 2 bash -c " .. shell.quote(
+    ("exec 3<>/dev/tcp/%s/%d; printf %s >&3; cat <&3"):format(
+    self.address or LOCAL, self.port, word))))
 end
 
 --- Sends a signal by number or name.

@@ -20,7 +20,7 @@ local EPOCH = 1700000000  -- the wall clock at time 0
 local GRACE = 5           -- seconds that unwinding tasks get to clean up
 -- So many readings of the clock take no time, if none passes between them; each
 -- further one takes so many seconds.
-local READINGS, READING = 10000, 1e-5
+local READINGS, READING = 10000, 1e-4
 -- So many steps of tasks take so many seconds.
 local STEPS, BURST = 10000, 0.01
 

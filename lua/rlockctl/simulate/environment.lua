@@ -19,10 +19,6 @@ end
 local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
   "^http", "^lfs$", "^hiredis", "^resty%." }
 
--- A loop that reads the clock makes it go on: after so many readings without a
--- wait, each takes so many seconds.
-local READINGS, READING = 1000, 0.001
-
 --- The code of rlock in the message of an error that nothing caught, or nil.
 -- @tparam string message with a traceback
 function environment.code_of(message)
@@ -48,29 +44,15 @@ end
 -- time and randomness ---------------------------------------------------------
 
 local function add_time(env, process)
-  local host, readings, at = process.host, 0, nil
-  local function reading()
-    local universe = host.universe
-    if at ~= universe.now then at, readings = universe.now, 0 end
-    readings = readings + 1
-    if readings > READINGS then
-      universe.now = universe.now + READING
-      at = universe.now
-    end
-  end
-  function process.now()
-    reading()
-    return host.now()
-  end
+  local host = process.host
   function env.os.time(fields)
     if fields then return os.time(fields) end
-    reading()
     return host.time()
   end
   function env.os.date(format, time)
     return os.date(format, time or host.time())
   end
-  function env.os.clock() return process.now() - process.began end
+  function env.os.clock() return host.now() - process.began end
 end
 
 local function add_random(env, process)

@@ -445,6 +445,7 @@ local function add_program(host, universe)
 
   --- As that of host/uv.lua.
   function host.exit(status, message)
+    if type(status) ~= "number" then status = status == false and 1 or 0 end
     host.stop(status, message)
     local task = host.running
     if not task then return end

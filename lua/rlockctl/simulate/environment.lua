@@ -43,7 +43,10 @@ end
 
 -- time and randomness ---------------------------------------------------------
 
-local function add_time(env, process)
+--- Adds the time of a process to its globals.
+-- @tparam table env `os`
+-- @tparam table process `host`, `began`
+function environment.add_time(env, process)
   local host = process.host
   function env.os.time(fields)
     if fields then return os.time(fields) end
@@ -55,7 +58,10 @@ local function add_time(env, process)
   function env.os.clock() return host.now() - process.began end
 end
 
-local function add_random(env, process)
+--- Adds the randomness of a process to its globals.
+-- @tparam table env `math`
+-- @tparam table process `host`
+function environment.add_random(env, process)
   local random = sim.stream(process.host.universe.seed,
     process.host.label .. " program")
   function env.math.random(first, last)
@@ -198,8 +204,8 @@ function environment.new(process)
     env[name] = copy(_G[name])
   end
   env._G, env.pairs, env.arg = env, order.pairs, process.run.program.arg
-  add_time(env, process)
-  add_random(env, process)
+  environment.add_time(env, process)
+  environment.add_random(env, process)
   add_files(env, process)
   add_modules(env, process)
   add_assert(env, process)

@@ -24,13 +24,18 @@ local function refuse_exec()
   error("rlock.exec cannot be simulated", 3)
 end
 
+--- Makes a host refuse what cannot be simulated.
+function process.adapt(host)
+  host.start_local, host.exec = start_local, refuse_exec
+end
+
 local function make_host(self)
   local run = self.run
   local label = ("%d.%d"):format(self.number, self.life)
   local random = run.universe.stream(run.seed, "process " .. label)
   local host = run.universe:host { name = label, offset = random() * 1000,
     speed = 1 + (random() - 0.5) * 0.0004 }
-  host.start_local, host.exec = start_local, refuse_exec
+  process.adapt(host)
   host.version = run.program.version
   local failed = host.failed
   function host.failed(message)

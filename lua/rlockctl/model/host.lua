@@ -20,7 +20,7 @@ local EPOCH = 1700000000  -- the wall clock at time 0
 local GRACE = 5           -- seconds that unwinding tasks get to clean up
 -- So many readings of the clock take no time, if none passes between them; each
 -- further one takes so many seconds.
-local READINGS, READING = 10000, 1e-5
+local READINGS, READING = 10000, 1e-4
 -- So many steps of tasks take so many seconds.
 local STEPS, BURST = 10000, 0.01
 
@@ -465,6 +465,7 @@ local function add_program(host, universe)
 
   --- As that of host/uv.lua.
   function host.exit(status, message)
+    if type(status) ~= "number" then status = status == false and 1 or 0 end
     host.stop(status, message)
     local task = host.running
     if not task then return end

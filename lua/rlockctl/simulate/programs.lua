@@ -5,7 +5,6 @@
 local faults = require "rlockctl.simulate.faults"
 local holders = require "rlockctl.simulate.holders"
 local invariants = require "rlockctl.simulate.invariants"
-local link = require "rlockctl.simulate.link"
 local network = require "rlockctl.simulate.network"
 local order = require "rlockctl.simulate.order"
 local patch = require "rlockctl.simulate.patch"
@@ -28,14 +27,9 @@ local LEASE = 30                        -- seconds; the watchdog's default
 
 -- servers ---------------------------------------------------------------------
 
--- Every URL leads to the one server.
 local function add_server(self)
-  local server = self.network:server "redis"
-  self.servers[1] = server
-  function self.universe.connect(host, options)
-    options.host = options.host or options.path
-    return link.connect(self.network:route(host, server), options)
-  end
+  self.servers[1] = self.network:server "redis"
+  self.network:lead_to(self.servers[1])
 end
 
 -- Notes when the server is asked, and the longest lease that it gives.

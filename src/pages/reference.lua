@@ -223,5 +223,5 @@ for _, name in ipairs(PUBLIC) do
   end
 end
 
-local file <close> = assert(io.open(arg[1], "w"))
+local file <close> = assert(io.open(assert(arg[1]), "w"))
 assert(file:write(table.concat(lines, "\n"), "\n"))

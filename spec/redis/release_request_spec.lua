@@ -98,6 +98,21 @@ describe("a release request", function()
     assert.same({ "a writer comes", "a writer comes", "a writer comes" }, all)
   end)
 
+  it("reaches holders of a client in their order of registration", function()
+    local called, expected = {}, {}
+    for i = 1, 12 do
+      expected[i] = i
+      local reader = client:read_write_lock(name, { owner = "r" .. i })
+        :read_lock()
+      assert(reader:lock())
+      reader:on_release_request(function() called[#called + 1] = i end)
+    end
+    await_listeners(1)
+    assert(other:read_write_lock(name):write_lock():request_release())
+    eventually(function() return #called == #expected end, SOON)
+    assert.same(expected, called)
+  end)
+
   it("is passed to a lock's callback, in a task of its own", function()
     local lock, told = client:lock(name, { owner = "me" }), rlock.event()
     assert(lock:lock())

@@ -323,8 +323,8 @@ function styles.both(task, thing, lock, mode, options, pair)
 end
 
 -- The task ends without unlocking, and nobody counts it as held.
-function styles.abandon(_, _, lock, _, options)
-  lock:lock(options)
+function styles.abandon(task, thing, lock, _, options)
+  if lock:lock(options) then thing.moved_at = task.world.universe.now end
 end
 
 function styles.look(_, _, lock)

@@ -13,6 +13,8 @@ local remote = require "rlock.redis.remote"
 
 local release_requests = {}
 
+local unpack = table.unpack or unpack
+
 local op                                -- compiled
 
 local function channel_of(target)
@@ -70,7 +72,9 @@ end
 
 local function notify(event, channel, request)
   if event ~= "message" then return end
-  for heard in pairs(channel.listeners) do heard(request) end
+  for _, heard in ipairs { unpack(channel.listeners) } do
+    heard(request)
+  end
 end
 
 --- Calls heard(request) for each request, outside of any task.
@@ -88,10 +92,13 @@ function release_requests.listen(target, _, heard)
     all[name] = channel
     server.channels:add(channel)
   end
-  channel.listeners[heard] = true
+  local listeners = channel.listeners           -- in order of registration
+  listeners[#listeners + 1] = heard
   return function()
-    channel.listeners[heard] = nil
-    if next(channel.listeners) or all[name] ~= channel then return end
+    for i, other in ipairs(listeners) do
+      if other == heard then table.remove(listeners, i) end
+    end
+    if listeners[1] or all[name] ~= channel then return end
     all[name] = nil
     channel.subscriber:remove(channel)
   end

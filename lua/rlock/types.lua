@@ -2,7 +2,9 @@
 --- The types that belong to no single file: the codes of failures, what a
 --- policy finds inside Redis, and the contracts of hosts and back ends, which
 --- README.md in this folder describes. Nothing requires this file: it is for
---- editors and for `make check`.
+--- editors and for `make check`. If it is loaded, it does nothing.
+
+do return end
 
 --- Why a call failed: its second result, after nil. The third is a sentence.
 ---@alias rlock.code

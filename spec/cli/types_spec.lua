@@ -32,13 +32,18 @@ local function line_of_fault(text)
 end
 
 describe("the reference", function()
-  it("has every kind, and the methods of a lock", function()
+  local text
+
+  setup(function()
     local path = shell.run "mktemp"
     local output, ok = shell.run(shell.words { binary,
       "src/pages/reference.lua", path })
     assert.is_true(ok, output)
-    local text = files.read(path)
+    text = files.read(path)
     os.remove(path)
+  end)
+
+  it("has every kind, and the methods of a lock", function()
     for _, kind in ipairs(require "rlock.lock.kinds") do
       assert.matches("\n#### client:" .. kind.factory .. "%(", text)
     end
@@ -48,6 +53,21 @@ describe("the reference", function()
     end
     assert.matches('\n%- `wait%?` `rlock.wait`: at most', text)
     assert.matches('\n%- `"not_held"`: ', text)
+  end)
+
+  it("has every argument of a function, and its results", function()
+    local missing_ones, n = {}, 0
+    for head, arguments, body in
+        (text .. "\n#"):gmatch("#### ([^\n(]*)(%b())(\n.-\n)%f[#]") do
+      n = n + 1
+      for name in arguments:gmatch("[%w_.]+") do
+        if not body:find("\n- `" .. name .. "[?`]") then
+          missing_ones[#missing_ones + 1] = head .. " " .. name
+        end
+      end
+    end
+    assert.same({}, missing_ones)
+    assert.is_true(n > 80, n .. " functions")
   end)
 end)
 

@@ -173,8 +173,8 @@ return {
     "if not score or tonumber(score) <= time then", "if not score then",
     "its lease has ended, but the reply is held" },
   { "a queue of equal places", "fair_readwrite",
-    "rlock/policy/fair_readwrite.lua", "place = tonumber(last or 0) + 1",
-    "place = tonumber(last or 0)", "run twice, acquire leaves other keys" },
+    "rlock/policy/fair_readwrite.lua", "--[[@as number]] + 1",
+    "", "run twice, acquire leaves other keys" },
 
   { "a waiter who gives up and keeps the lock reserved", "mutex",
     "rlock/policy/reentrant.lua", "owner) ~= RESERVED then",

@@ -81,10 +81,16 @@ client:compute("name", { stale = 1 }, function()          -- WRONG
   return "value"
 end)
 ]] },
+  { "an option that nginx lacks", "param-type-mismatch", [[
+assert(require("resty.rlock").open { lazy = true })       -- WRONG
+]] },
+  { "a misspelt method of a lock of a policy", "undefined-field", [[
+client:policy("my.few", "name"):try_lok()                 -- WRONG
+]] },
   { "a seal that does not exist", "param-type-mismatch", [[
 assert(rlock.open { url = "local:", seal = "never" })     -- WRONG
 ]] },
-  { "arithmetic with a missing time to live", "need-check-nil", [[
+  { "arithmetic with a time to live that may be missing", "need-check-nil", [[
 local state = assert(lock:peek())
 print(state.ttl / 2)                                      -- WRONG
 ]] },

@@ -107,6 +107,22 @@ local function add_tags(tags, about)
   return class
 end
 
+-- Marks the methods that check that they are called with a colon, as public
+-- ones do; those of a handle that check it inline are listed here.
+local function mark_public(path, variables)
+  local file <close> = assert(io.open(path))
+  for variable, names in file:read("a"):gmatch(
+      'colon%.methods%((%w+), "[%w ]*",%s*[%["]+([^"%]]*)') do
+    local class = variables[variable]
+    if class then
+      class.public = {}
+      for name in (names .. " lock try_lock unlock"):gmatch "%S+" do
+        class.public[name] = true
+      end
+    end
+  end
+end
+
 -- Reads the classes and functions of a file.
 local function read(path)
   local block, variables = {}, {}
@@ -129,6 +145,7 @@ local function read(path)
       block = {}
     end
   end
+  mark_public(path, variables)
 end
 
 -- writing -------------------------------------------------------------------
@@ -187,6 +204,14 @@ local function put_field(text)
   end
 end
 
+local function is_for_users(class, fn)
+  local sign, name = fn.name:match "^(.)(.*)$"
+  local is_entry_point = ("rlock resty.rlock"):find(class.name, 1, true)
+  if sign == "." and not is_entry_point then return false end
+  if class.public and not class.public[name] then return false end
+  return not name:find "^__" and not fn.about:find "%f[%w][Ii]nternal"
+end
+
 local function put_class(class)
   put(("\n### %s\n"):format(class.name))
   if class.about ~= "" then put(class.about .. "\n") end
@@ -200,10 +225,7 @@ local function put_class(class)
   end
   for _, text in ipairs(class.fields) do put_field(text) end
   for _, fn in ipairs(class.functions) do
-    if not fn.about:find "Internal%." and fn.about ~= ""
-        and not fn.name:find "^.__" and fn.name ~= ":class" then
-      put_function(class, fn)
-    end
+    if is_for_users(class, fn) then put_function(class, fn) end
   end
 end
 
@@ -223,5 +245,5 @@ for _, name in ipairs(PUBLIC) do
   end
 end
 
-local file <close> = assert(io.open(arg[1], "w"))
+local file <close> = assert(io.open(assert(arg[1]), "w"))
 assert(file:write(table.concat(lines, "\n"), "\n"))

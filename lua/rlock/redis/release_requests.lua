@@ -13,6 +13,7 @@ local remote = require "rlock.redis.remote"
 
 local release_requests = {}
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 local op                                -- compiled

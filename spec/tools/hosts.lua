@@ -22,10 +22,10 @@ local uv = { name = "libuv" }
 function uv.play(fn) fn { rlock = rlock, task = task } end
 
 --- Runs a program in a process of its own.
--- @tparam string code
--- @treturn string what it prints, with the error that ends it
--- @treturn integer its exit status
--- @treturn number after how many seconds it ends
+---@param code string
+---@return string # what it prints, with the error that ends it
+---@return integer # its exit status
+---@return number # after how many seconds it ends
 function uv.run(code)
   local before = rlock.now()
   local output, status = program.run(redis.shared(), "-e", code)

@@ -13,8 +13,8 @@ local function later(a, b)
   return (not a or b.to > a.to) and b or a
 end
 
---- @tparam {table,...} holds  are sorted
--- @treturn {string,...}
+---@param holds table[] are sorted
+---@return string[]
 return function(holds)
   local overlaps, last, last_writer = {}, {}, {}
   table.sort(holds, function(a, b) return a.from < b.from end)

@@ -47,7 +47,7 @@ local function start(self, i, url)
 end
 
 --- Starts the processes.
--- @tparam table three an ensemble of zookeeper.lua
+---@param three table an ensemble of zookeeper.lua
 function storms.start(three)
   local self = setmetatable({ folder = three[1].folder, holds = {},
     told = {} }, Storm)
@@ -95,7 +95,7 @@ local function await(self, i, mark, before)
 end
 
 --- Waits until each of some processes has got the lock again.
--- @tparam[opt] {integer,...} list default: all
+---@param list? integer[] default: all
 function Storm:go_on(list)
   local before = {}
   read(self)

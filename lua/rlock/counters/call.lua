@@ -36,12 +36,13 @@ function call:shared(fields)
 end
 
 --- Runs fn(object, wait), and returns the results of a public method that ends
---  with this tail call.
--- @tparam function fn
--- @tparam table object  with `session`
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- with this tail call.
+---@param fn function
+---@param object table with `session`
+---@param options? table wait: seconds, default: forever
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail
 function call.run(fn, object, options)
   local wait = check.of_wait(options).wait or math.huge
   local is_over, code, detail = object.session.host.whole_wait(fn, object, wait)

@@ -60,9 +60,9 @@ function leased:give_up()
 end
 
 --- Releases, in the background, what may have been granted.
--- @tparam table handle  of the counter
--- @tparam string id
--- @tparam number seconds  at most for the request
+---@param handle table of the counter
+---@param id string
+---@param seconds number at most for the request
 function leased.give_back(handle, id, seconds)
   local session = handle.session
   session:background(function()

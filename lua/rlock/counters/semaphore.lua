@@ -37,8 +37,8 @@ local function add(self, n)
   return deduplication.insist(deduplication.begin(self), "release", n)
 end
 
--- Releases the permits of a task that has ended: it cannot do that itself.
--- @treturn nil, code, detail
+--- Releases the permits of a task that has ended: it cannot do that itself.
+---@return string # why
 local function give_back(self, n)
   add(self, n)
   return nil, "closed", "the task has ended"

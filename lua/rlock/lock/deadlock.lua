@@ -249,10 +249,10 @@ local function remove(waits, wait)
   if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
 end
 
--- Announces a wait if that is due. Deletes the announcement when the wait is
--- over.
--- @treturn boolean whether nothing is left to do
--- @treturn string|nil the code of a failure
+--- Announces a wait if that is due. Deletes the announcement when the wait is
+--- over.
+---@return boolean # whether nothing is left to do
+---@return string? # the code of a failure
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
   local target, deadline = wait.lock.record.target, now + session.timeout

@@ -190,11 +190,13 @@ end
 
 -- server state ------------------------------------------------------------
 
--- Runs an optional operation of the policy.
--- @tparam string name
--- @param[opt] a its argument
--- @tparam[opt] number deadline by host.now()
--- @return the reply, or nil, code, detail
+--- Runs an optional operation of the policy.
+---@param name string
+---@param a? any its argument
+---@param deadline? number by host.now()
+---@return any # the reply
+---@return rlock.failure? code
+---@return string? detail
 local function run(self, name, a, deadline)
   local session = self.session
   if not self.record.policy.ops[name] then
@@ -227,8 +229,8 @@ function lock:peek()
 end
 
 --- As `peek`, for another owner. Internal.
--- @param its  the owner: a task, or a name
--- @tparam[opt] number deadline by host.now()
+---@param its any the owner: a task, or a name
+---@param deadline? number by host.now()
 function lock:state_for(its, deadline)
   local record = self.record
   local granted, op = record.grants[its], record.policy.ops.peek

@@ -382,11 +382,12 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
   return passed_on(self, verdict, value, code, detail)
 end
 
--- If the last hold of the other side is being released, by a rollback or in
--- another task, waits for that. It has the same name, and the server refuses
--- that a reader becomes a writer.
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+--- If the last hold of the other side is being released, by a rollback or in
+--- another task, waits for that. It has the same name, and the server refuses
+--- that a reader becomes a writer.
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 local function await_release(peer, deadline)
   if not (peer.is_rolling_back or peer.acting and #peer.holds == 0
       and peer.state ~= "free") then

@@ -81,9 +81,9 @@ local function is_out(its)
   deduplication.finish(its.request)
 end
 
--- Withdraws the member at the end of its wait, unless the round has opened with
--- it.
--- @treturn boolean|nil whether the round has opened; nil, code, detail
+--- Withdraws the member at the end of its wait, unless the round has opened
+--- with it.
+---@return any # whether the round has opened
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()

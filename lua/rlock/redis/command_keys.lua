@@ -6,10 +6,10 @@ local errors = require "rlock.redis.errors"
 
 local command_keys = {}
 
--- Reads a reply to COMMAND INFO.
--- @treturn table|boolean { first, last, step }: positions after the command's
---   name, negative ones from the end, first 0: none; false: only COMMAND
---   GETKEYS knows them, as for a command with subcommands or "movable" keys
+--- Reads a reply to COMMAND INFO.
+---@return table|boolean # { first, last, step }: positions after the command's
+---  name, negative ones from the end, first 0: none; false: only COMMAND
+---  GETKEYS knows them, as for a command with subcommands or "movable" keys
 local function place_in(reply)
   local about = type(reply) == "table" and reply[1]
   if type(about) ~= "table" then return false end

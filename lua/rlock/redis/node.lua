@@ -43,10 +43,10 @@ local function load_sentinel()                           -- on first use
   return require "rlock.redis.sentinel"
 end
 
---- @tparam table host
--- @tparam table options the result of url.parse, and timeout, connect_timeout
---   (seconds), name, tls; last_pause, the longest back-off between attempts to
---   connect (2)
+---@param host table
+---@param options table the result of url.parse, and timeout, connect_timeout
+---  (seconds), name, tls; last_pause, the longest back-off between attempts to
+---  connect (2)
 function node.new(host, options)
   local self = setmetatable({
     host = host, options = options,
@@ -142,9 +142,9 @@ function node:open(lost, message, is_single)
 end
 
 --- As `open`; reports a loss of the connection, which then has a `why_lost`.
--- @tparam string what  for messages: "the connection"
--- @tparam function forget called with the connection when it drops; not before
---   `open_reported` has returned it
+---@param what string for messages: "the connection"
+---@param forget function called with the connection when it drops; not before
+---  `open_reported` has returned it
 function node:open_reported(what, forget)
   local connection, code, detail, why_lost
   connection, code, detail = self:open(function(why)

@@ -89,14 +89,14 @@ local function permit(class, detail, keys)
 end
 
 --- Classifies a failure.
--- @tparam table node
--- @tparam table op the compiled function that was run
--- @tparam string code   of node:call
--- @tparam string detail of node:call
--- @tparam string name   of the lock
--- @tparam[opt] table keys  of the request
--- @treturn table a row of errors.lua
--- @treturn string the detail, with the place in the policy's file
+---@param node table
+---@param op table the compiled function that was run
+---@param code string of node:call
+---@param detail string of node:call
+---@param name string of the lock
+---@param keys? table of the request
+---@return table # a row of errors.lua
+---@return string # the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name, keys)
   local class, shown = unsent[code] or errors.transport[code], detail
   if code == "redis" then

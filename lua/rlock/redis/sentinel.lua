@@ -242,8 +242,8 @@ local function is_majority(answers)
   return answers[1] and n * 2 > answers[1].total
 end
 
--- Decides after all answers, if any, were older.
--- @return as query_all
+--- Decides after all answers, if any, were older.
+---@return any # as query_all
 local function decide(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then

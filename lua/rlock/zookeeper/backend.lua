@@ -181,8 +181,8 @@ local function on_dropped(self, why)
   end
 end
 
--- Watches the nodes of holds that have lasted SHORT.
--- @treturn number when the next one is due
+--- Watches the nodes of holds that have lasted SHORT.
+---@return number # when the next one is due
 local function watch_fresh(self, now)
   local fresh, link = self.fresh, self.connection
   local entry = fresh[fresh.first]

@@ -56,8 +56,8 @@ end
 
 -- the log ---------------------------------------------------------------------
 
--- @tparam string data
--- @tparam[opt=0] integer first  the numbers of an empty log
+---@param data string
+---@param first? integer the numbers of an empty log; default: 0
 local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
   local log = { round = tonumber(round or first or 0),
@@ -224,8 +224,10 @@ local function note(self, deadline)
   end)
 end
 
--- Opens a round with the first n members that are entering.
--- @return true, or nil, code, detail
+--- Opens a round with the first n members that are entering.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }

@@ -459,9 +459,9 @@ local function is_silent(self)
 end
 
 --- Sends a sync, after a write if one is due: a check that there is a root. The
---  reply proves that the session is alive, see validity.lua.
--- @tparam[opt] boolean is_idle  do not write
--- @treturn table call
+--- reply proves that the session is alive, see validity.lua.
+---@param is_idle? boolean do not write
+---@return table # call
 function connection:sync(is_idle)
   local now, chroot = self.host.now(), self.options.chroot
   local root = chroot ~= "" and chroot or "/"

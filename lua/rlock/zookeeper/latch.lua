@@ -30,11 +30,11 @@ end
 
 local function path_of(self) return self.path .. "/latch" end
 
--- Reads the node.
--- @treturn[1] table count, version, how often it was `set`, the transaction
---   that `made` it; and a list of { slot, number }
--- @treturn[2] boolean false: there is none
--- @treturn[3] nil, code, detail
+--- Reads the node.
+---@return any # count, version, how often it was `set`, the transaction that
+---  `made` it; and a list of { slot, number }; false: there is none
+---@return rlock.failure? code
+---@return string? detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
   local data, version, made = nodes.get_own(self, deadline, path, is_watched)

@@ -89,11 +89,11 @@ local function hold_at_peer(self, owner)
 end
 
 --- A place in one of its queues.
--- @tparam string folder  the path of the queue, below that of the lock
--- @tparam table queue  see kinds.lua
--- @tparam string owner  for the data of the node
--- @tparam string channel  of the waiter
--- @treturn table see place.lua
+---@param folder string the path of the queue, below that of the lock
+---@param queue table see kinds.lua
+---@param owner string for the data of the node
+---@param channel string of the waiter
+---@return table # see place.lua
 function target:new_place(folder, queue, owner, channel)
   local server, data = self.server, self.policy.data
   return place.new(server, { lock = self.path, parent = self.path .. folder,
@@ -149,8 +149,8 @@ local function is_waiting(entry)
 end
 
 --- Asks whether it is the entry's turn in the queue, and finds how many leases
---  there may be.
--- @return as place:ask
+--- there may be.
+---@return any # as place:ask
 function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
   if not is_first or entry.target.policy.most then

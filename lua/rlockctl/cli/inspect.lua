@@ -307,18 +307,18 @@ local function states_at(client, name, is_proven)
 end
 
 --- Inspects a name.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] boolean is_proven  whether a whole number is a semaphore or a
---   latch; default: searches for a proof
--- @treturn[1] table a list of states, usually one: `kind` and its `title`, nil
---   if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
---   `holders`, and for some kinds `queue`: { { owner =, count =, mode =,
---   ttl = }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown
---   origin has the kind and state "unknown", its `type`, "mixed" if one of
---   several keys is of another program, and in `may_be` the kinds that it may
---   have
--- @treturn[2] nil, code, detail
+---@param client table
+---@param name string
+---@param is_proven? boolean whether a whole number is a semaphore or a latch;
+---  default: searches for a proof
+---@return table? # a list of states, usually one: `kind` and its `title`, nil
+---  if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
+---  `holders`, and for some kinds `queue`: { { owner =, count =, mode =, ttl =
+---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
+---  has the kind and state "unknown", its `type`, and in `may_be` the kinds
+---  that it may have
+---@return string? code
+---@return string? detail
 function inspect.at(client, name, is_proven)
   local states, code, detail = states_at(client, name, is_proven)
   if code ~= "redis" or not detail:find("WRONGTYPE", 1, true) then

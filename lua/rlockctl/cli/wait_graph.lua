@@ -65,10 +65,10 @@ local function ahead_of(wait, waits, holders)
 end
 
 --- The waits that only another one of them can end.
--- @tparam table waits
--- @tparam[opt] table holders  place of a lock -> the set of its owners; default:
---   as announced
--- @treturn table a list
+---@param waits table
+---@param holders? table name of a lock -> the set of its owners; default: as
+---  announced
+---@return table # a list
 function graph.stuck(waits, holders)
   local before
   repeat

@@ -410,7 +410,7 @@ local function is_whole(audit)
 end
 
 --- Compares the servers of several URLs, which may be those of a red lock.
--- @tparam table audits  after `audit`
+---@param audits table after `audit`
 function redis.compare(audits)
   local others = {}
   for _, audit in ipairs(audits) do

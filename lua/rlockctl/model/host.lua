@@ -189,8 +189,8 @@ local function loop(self, deadline)
   end
 end
 
--- Ends the programs whose tasks wait, although no items are left.
--- @treturn boolean whether there are any
+--- Ends the programs whose tasks wait, although no items are left.
+---@return boolean # whether there are any
 local function end_stuck(self)
   local found = false
   for _, host in ipairs(self.hosts) do
@@ -200,9 +200,9 @@ local function end_stuck(self)
 end
 
 --- Runs until a point of true time, until no items are left, or until something
---  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
---  is set.
--- @tparam number deadline
+--- sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
+--- is set.
+---@param deadline number
 function Universe:run(deadline)
   repeat
     loop(self, deadline)
@@ -440,17 +440,17 @@ local function add_program(host, universe)
   end
 
   --- Starts the program: as `run` of host/uv.lua, but returns at once.
-  -- @tparam function over is called with the results of `run`, outside of any
-  --   task
-  -- @tparam function fn
+  ---@param over function is called with the results of `run`, outside of any
+  ---  task
+  ---@param fn function
   function host.start(over, fn, ...)
     program = { over = over, main = host.spawn(fn, ...) }
   end
 
   --- Cancels all tasks of the program, which is over when they have ended.
-  -- @tparam integer status
-  -- @tparam[opt] string message
-  -- @treturn boolean false if it ends already
+  ---@param status integer
+  ---@param message? string
+  ---@return boolean # false if it ends already
   function host.stop(status, message)
     if not program or program.status then return false end
     program.status, program.message, host.is_ending = status, message, true
@@ -534,11 +534,10 @@ local function add_clock(host, universe)
 end
 
 --- Adds a process.
--- @tparam table options name; speed (of its clock, 1 is true time) and offset
---   (seconds)
--- @treturn table a host; `tasks` has those that have not ended, `alive` is the
---   number of those that are no daemons; `faults` collects errors that they did
---   not catch, unless the process has a program
+---@param options table name; speed (of its clock, 1 is true time) and offset
+---  (seconds)
+---@return table # a host; `faults` collects errors that its tasks did not
+---  catch, `tasks` has those that have not ended
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},

@@ -137,9 +137,9 @@ function redis:text(is_absolute)
 end
 
 --- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
---  is none. Raises WRONGTYPE if it is of another kind.
--- @tparam string key
--- @tparam[opt] string kind "string", "hash", "list", "set", "zset", "stream"
+--- is none. Raises WRONGTYPE if it is of another kind.
+---@param key string
+---@param kind? string "string", "hash", "list", "set", "zset"
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
@@ -201,13 +201,12 @@ end
 -- commands --------------------------------------------------------------------
 
 --- Finds the command of some words, and checks their number. Raises an error
---  that names the command if the model lacks it.
--- @tparam table words
--- @treturn[1] function called with the server, the words, and whether a client
---   rather than a script calls it
--- @treturn[2] nil
--- @treturn[2] string the command's name, if the number of words is wrong
--- @treturn[2] boolean whether Redis does not have the command either
+--- that names the command if the model lacks it.
+---@param words table
+---@return function? # called with the server and the words
+---@return rlock.failure? code # the command's name, if the number of words is
+---  wrong
+---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
   local command = commands[words[1]] or commands[words[1]:lower()]
   if not command then
@@ -225,9 +224,9 @@ function redis.find(words)
 end
 
 --- Executes a command, as a client sends it. Raises an error of which
---  values.lack_of knows the reason, if the model lacks something.
--- @tparam table words strings
--- @return the reply
+--- values.lack_of knows the reason, if the model lacks something.
+---@param words table strings
+---@return any # the reply
 function redis:call(words)
   local run, name, is_unknown = redis.find(words)
   if is_unknown then

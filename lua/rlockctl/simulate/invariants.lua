@@ -4,7 +4,7 @@
 local invariants = {}
 invariants.__index = invariants
 
---- @tparam table run of programs.lua
+---@param run table of programs.lua
 function invariants.new(run)
   return setmetatable({ run = run, tables = {}, always = {}, finally = {} },
     invariants)
@@ -57,8 +57,8 @@ local function check(list)
 end
 
 --- Checks those of `always`.
--- @treturn string|nil what does not hold
--- @treturn table the entry, with its `process` and `place`
+---@return string? # what does not hold
+---@return table # the entry, with its `process` and `place`
 function invariants:check() return check(self.always) end
 
 --- Checks those of `finally`.

@@ -57,10 +57,10 @@ local function duration(lease, random)
 end
 
 --- Makes the plan of a seed.
--- @tparam integer seed
--- @tparam table probe `moments`, `lease`, `span`
--- @tparam table groups set of the names of groups
--- @treturn table
+---@param seed integer
+---@param probe table `moments`, `lease`, `span`
+---@param groups table set of the names of groups
+---@return table
 function plan.make(seed, probe, groups)
   local kinds, list = kinds_of(groups), {}
   if not kinds[1] or not probe.moments[1] then return list end

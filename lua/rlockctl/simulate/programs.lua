@@ -69,10 +69,10 @@ end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
--- @tparam string what  its sort: "error", "code", "invariant", "deadlock",
---   "unlock", "wait", or "rlock": a fault of rlock itself
--- @tparam string text  a sentence
--- @tparam[opt] table at `process`, `line`
+---@param what string its sort: "error", "code", "invariant", "deadlock",
+---  "unlock", "wait", or "rlock": a fault of rlock itself
+---@param text string a sentence
+---@param at? table `process`, `line`
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
@@ -304,14 +304,14 @@ local PATCHES = { table.unpack(waits.patches) }
 table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
 
 --- Runs a program.
--- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
--- @tparam integer seed
--- @tparam table options `processes`; `span`, seconds of virtual time; `plan`,
---   see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
---   `steps`, `log`: whether to keep them; `is_probe`
--- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
---   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
---   of a probe `moments` and `lease`
+---@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
+---@param seed integer
+---@param options table `processes`; `span`, seconds of virtual time; `plan`,
+---  see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
+---  `steps`, `log`: whether to keep them; `is_probe`
+---@return table # the run: `fault` = { what, text, time, process, line } or
+---  nil; `codes`, of rlock, that were not caught, with their counts; `steps`;
+---  `log`; of a probe `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

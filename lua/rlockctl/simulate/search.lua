@@ -40,12 +40,12 @@ local function count(result, run)
 end
 
 --- Searches.
--- @tparam table program of programs.run
--- @tparam table options `processes`, `span`, `strict`; `seed`, the first;
---   `groups`, a set of names of plan.groups; `is_over(result)`: stop?
--- @treturn table `runs`; `codes`; with a fault also `seed`; `run`, in which it
---   was found; `shown`, the run with the few faults that are needed and with
---   steps; `is_reproducible`
+---@param program table of programs.run
+---@param options table `processes`, `span`, `strict`; `seed`, the first;
+---  `groups`, a set of names of plan.groups; `is_over(result)`: stop?
+---@return table # `runs`; `codes`; with a fault also `seed`; `run`, in which it
+---  was found; `shown`, the run with the few faults that are needed and with
+---  steps; `is_reproducible`
 function search.run(program, options)
   local result = { runs = 0, codes = {} }
   local function try(seed, more)

@@ -34,7 +34,7 @@ local function show(value, code)
 end
 
 --- Adds a step.
--- @treturn table the step
+---@return table # the step
 function steps.add(run, process, what, line)
   local step = { time = run.universe.now, what = what, line = line,
     process = process and process.host.label }

@@ -46,11 +46,10 @@ local function name_of(wait)
     wait.lock:show())
 end
 
--- Follows the waits from one to the next holder.
--- @treturn[1] string what is wrong
--- @treturn[1] string its sentence
--- @treturn[1] table the last wait
--- @treturn[2] nil  the holder may release
+--- Follows the waits from one to the next holder.
+---@return string? # what is wrong; the holder may release
+---@return string? # its sentence
+---@return table? # the last wait
 local function follow(run, wait)
   local seen, texts = {}, {}
   while wait and not seen[wait] do
@@ -84,14 +83,14 @@ local function old_ones(run, before)
 end
 
 --- Looks for a wait without an end. A cycle never ends; anything else must be
---  seen at each look for as long as waits may last, while the lock is granted to
---  nobody: a release or a grant may be under way, and a hold may begin and end
---  between two looks.
--- @tparam table run of programs.lua
--- @tparam number before only waits that have begun before this time
--- @treturn string|nil the sort of the fault
--- @treturn string its sentence
--- @treturn table the wait
+--- seen at each look for as long as waits may last, while the lock is granted
+--- to nobody: a release or a grant may be under way, and a hold may begin and
+--- end between two looks.
+---@param run table of programs.lua
+---@param before number only waits that have begun before this time
+---@return string? # the sort of the fault
+---@return string # its sentence
+---@return table # the wait
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do

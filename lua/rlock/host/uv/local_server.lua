@@ -198,9 +198,11 @@ function local_server.start(host, options)
   return options
 end
 
--- Removes the folder, unless another process has started a server in it. A
--- server keeps the lock while it lives, so holding it proves that none runs.
--- @return true, or nil, code, detail
+--- Removes the folder, unless another process has started a server in it. A
+--- server keeps the lock while it lives, so holding it proves that none runs.
+---@return true?
+---@return rlock.failure? code
+---@return string? detail
 local function clear(host, paths)
   local deadline = host.now() + START
   repeat

@@ -119,10 +119,10 @@ local function difference(a, b)
   return trimmed(result)
 end
 
--- number * 10^n; for a negative n rounded down to at least 66 bits.
--- @treturn table
--- @treturn integer the exponent of 2 by which it must be multiplied
--- @treturn boolean whether it was rounded
+--- number * 10^n; for a negative n rounded down to at least 66 bits.
+---@return table
+---@return integer # the exponent of 2 by which it must be multiplied
+---@return boolean # whether it was rounded
 local function times_ten(number, n)
   while n >= 7 do number, n = scaled(number, STEP), n - 7 end
   if n >= 0 then return scaled(number, math.tointeger(10 ^ n)), 0, false end
@@ -202,8 +202,8 @@ local function read(sign, text)
 end
 
 --- Reads a text as Redis does.
--- @tparam string text
--- @treturn table|nil  nil if it is malformed, or beyond the range
+---@param text string
+---@return table? # nil if it is malformed, or beyond the range
 function long_double.read(text)
   if #text >= LONGEST then return nil end
   local sign, rest = text:match "^([+-]?)(.*)$"
@@ -217,7 +217,7 @@ function long_double.read(text)
 end
 
 --- Adds two finite values.
--- @treturn table
+---@return table
 function long_double.add(a, b)
   local exponent = math.min(a.exponent, b.exponent)
   local one = doubled(a.number, a.exponent - exponent)
@@ -229,7 +229,7 @@ function long_double.add(a, b)
 end
 
 --- A finite value with up to 17 digits after the point.
--- @treturn string
+---@return string
 function long_double.show(value)
   local groups = {}
   local number = shifted(times_ten(value.number, 17), value.exponent)

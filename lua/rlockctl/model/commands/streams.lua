@@ -51,8 +51,8 @@ local function unsigned(text)
   return n
 end
 
--- An ID, whose second half may be missing.
--- @return its halves
+--- An ID, whose second half may be missing.
+---@return any # its halves
 local function read(text, missing)
   if #text > 127 then fail(INVALID) end
   text = text:match "^[^\0]*"
@@ -94,8 +94,8 @@ local function read_threshold(options, strategy, text)
   if options.maxlen < 0 then fail "ERR The MAXLEN argument must be >= 0." end
 end
 
--- MAXLEN or MINID at position i.
--- @treturn integer the position of its last word
+--- MAXLEN or MINID at position i.
+---@return integer # the position of its last word
 local function read_strategy(options, words, i)
   if options.strategy then fail(TWICE) end
   local sign = words[i + 2] and words[i + 1]
@@ -136,8 +136,8 @@ local function read_limit(text)
   return limit
 end
 
--- @treturn table options
--- @treturn integer the position after them, and after the ID of XADD
+---@return table # options
+---@return integer # the position after them, and after the ID of XADD
 local function trim_options(words, is_add)
   local options, i = {}, 3
   while words[i] do
@@ -337,10 +337,10 @@ end
 
 streams.xrange, streams.xrevrange = range(false), range(true)
 
--- The options of XREAD.
--- @treturn integer the position of the first key
--- @treturn integer the number of streams
--- @treturn integer|nil how many items of each
+--- The options of XREAD.
+---@return integer # the position of the first key
+---@return integer # the number of streams
+---@return integer? # how many items of each
 local function read_options(words)
   local count, i = nil, 2
   while words[i]:lower() ~= "streams" do

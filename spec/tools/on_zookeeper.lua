@@ -9,8 +9,9 @@ local zookeeper = require "spec.tools.zookeeper"
 
 ---@param title string if there is none
 ---@param busted table its functions, which are there only in spec files
----@param options? table of zookeeper.start
----@return table? # the server, until the teardown
+---@param options? table of zookeeper.start; or, with `servers`, their number,
+---  of zookeeper.ensemble; `watchdog` of the clients (4)
+---@return table? # the server or the ensemble, until the teardown
 ---@return function? # open(options): opens a client, see fixtures.open
 return function(title, busted, options)
   if not zookeeper.is_installed() then

@@ -183,8 +183,10 @@ end
 
 --- Starts several servers.
 ---@param n integer
----@param options? table tick (ms; 500)
----@return any # a list of servers, with the `url` of all
+---@param options? table tick (ms; 500); alone: each in its own network
+---  namespace, see switch.lua; clocks: whether set_clock works
+---@return any # a list of servers, with the `url` of all, and with the
+---  `network`
 function zookeeper.ensemble(n, options)
   options = options or {}
   local self, hosts = setmetatable({}, Ensemble), {}

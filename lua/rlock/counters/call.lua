@@ -15,6 +15,17 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.call
+---@field class fun(self): any
+---@field counter rlock.counter
+---@field session rlock.session
+---@field record rlock.record
+---@field channel string
+---@field wakes? function
+---@field wants? integer
+---@field late string
+---@field left? integer
+---@field try fun(self, deadline: number, now: number): any...
 local call = { class = require "rlock.counters.counter".derive }
 
 --- Creates a call.

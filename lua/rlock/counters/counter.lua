@@ -9,6 +9,7 @@ local counter = {}
 --- Creates the class of a kind.
 ---@param kind string the name of its policy
 ---@param parent? table a class to inherit from
+---@return table
 function counter.class(kind, parent)
   local class = setmetatable({}, { __index = parent })
   class.__index = class
@@ -28,6 +29,7 @@ end
 
 --- Creates a class that inherits a copy of the fields of a parent.
 ---@param parent table
+---@return any
 function counter.derive(parent)
   local class = {}
   for name, value in pairs(parent) do class[name] = value end

@@ -15,6 +15,7 @@ local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
 local give_back = leased.give_back
+---@class rlock.permits: rlock.counter
 local permits = counter.class "permits"
 
 local new = permits.new
@@ -43,6 +44,7 @@ local function forget(self, id)
   if permit then permit:drop() end
 end
 
+---@class rlock.counters.permits.Permit: rlock.leased
 local Permit = leased:class()
 
 function Permit:show()

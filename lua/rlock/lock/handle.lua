@@ -15,6 +15,13 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 
+---@class rlock.handle: rlock.asked, rlock.asks
+---@field session rlock.session internal
+---@field show fun(self): string
+---@field called? string
+---@field take fun(self, wait: number, lease?: number, hold?: table): any...
+---@field mine fun(self): rlock.grant?
+---@field write function
 local handle = { prefix = "lock" }      -- of its methods, for messages
 
 local huge, type = math.huge, type
@@ -317,6 +324,9 @@ end
 -- The public object of a hold. The grant refers to it weakly: once the task has
 -- ended and the object is garbage, the hold is abandoned. Most of its methods
 -- are those of the lock, for this hold's grant.
+---@class rlock.hold: rlock.asked
+---@field lock rlock.handle
+---@field hold table internal
 local Hold = { prefix = "hold" }
 Hold.__index = Hold
 

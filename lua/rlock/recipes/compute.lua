@@ -380,7 +380,8 @@ end
 ---  "failed": fn raised an error, or returned nil and why, here or in the last
 ---  caller that computed; "usage": fn returned anything else; "timeout", "busy"
 ---  (with a wait of 0): another caller still computes; "refused": fn requests
----  its own name; or a code of lock:lock
+---  its own name; "deadlock": others compute, in which fn requests this one; or
+---  a code of lock:lock
 ---@return string? # why the computed value was not stored; or the detail, at
 ---  most 1000 bytes
 function compute.new(client, name, options, fn)

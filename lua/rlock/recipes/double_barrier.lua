@@ -39,6 +39,11 @@ local function late(self, what)
     naming.show(self.record.name), self.n, what)
 end
 
+---@class rlock.recipes.double_barrier.Entry: rlock.call
+---@field counter rlock.double_barrier
+---@field request any
+---@field id string
+---@field task rlock.task
 local Entry = call:class()
 
 -- Sends the idempotent request to enter, which also checks whether the round is
@@ -145,6 +150,11 @@ function double_barrier:enter(options)
   return call.run(enter, self, options)
 end
 
+---@class rlock.recipes.double_barrier.Exit: rlock.call
+---@field counter rlock.double_barrier
+---@field request any
+---@field number any
+---@field id string
 local Exit = call:class()
 
 -- Is it the member's present request? If several tasks leave, the first one

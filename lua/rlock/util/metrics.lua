@@ -83,6 +83,12 @@ function metrics.failed(series, code)
   series[field] = series[field] + 1
 end
 
+---@class rlock.meter
+---@field client string
+---@field kinds table<string, table>
+---@field listed table
+---@field all table
+---@field meters table
 local Meter = {}
 Meter.__index = Meter
 
@@ -253,7 +259,7 @@ local function write_histogram(lines, full, labels, histogram)
 end
 
 --- The numbers in the text format of Prometheus.
----@param numbers? table by key; default: those of this process
+---@param numbers table by key
 ---@return string
 function metrics.text(numbers)
   local lines = {}

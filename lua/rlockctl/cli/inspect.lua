@@ -315,8 +315,8 @@ end
 ---  if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
 ---  `holders`, and for some kinds `queue`: { { owner =, count =, mode =, ttl =
 ---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
----  has the kind and state "unknown", its `type`, and in `may_be` the kinds
----  that it may have
+---  has the kind and state "unknown", its `type`, "mixed" if one of several
+---  keys is of another program, and in `may_be` the kinds that it may have
 ---@return string? code
 ---@return string? detail
 function inspect.at(client, name, is_proven)

@@ -536,8 +536,9 @@ end
 --- Adds a process.
 ---@param options table name; speed (of its clock, 1 is true time) and offset
 ---  (seconds)
----@return table # a host; `faults` collects errors that its tasks did not
----  catch, `tasks` has those that have not ended
+---@return table # a host; `tasks` has those that have not ended, `alive` is the
+---  number of those that are no daemons; `faults` collects errors that they did
+---  not catch, unless the process has a program
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},

@@ -139,7 +139,7 @@ end
 --- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
 --- is none. Raises WRONGTYPE if it is of another kind.
 ---@param key string
----@param kind? string "string", "hash", "list", "set", "zset"
+---@param kind? string "string", "hash", "list", "set", "zset", "stream"
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
@@ -203,9 +203,9 @@ end
 --- Finds the command of some words, and checks their number. Raises an error
 --- that names the command if the model lacks it.
 ---@param words table
----@return function? # called with the server and the words
----@return rlock.failure? code # the command's name, if the number of words is
----  wrong
+---@return function? # called with the server, the words, and whether a client
+---  rather than a script calls it
+---@return string? # the command's name, if the number of words is wrong
 ---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
   local command = commands[words[1]] or commands[words[1]:lower()]

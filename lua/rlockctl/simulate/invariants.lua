@@ -58,7 +58,7 @@ end
 
 --- Checks those of `always`.
 ---@return string? # what does not hold
----@return table # the entry, with its `process` and `place`
+---@return table? # the entry, with its `process` and `place`
 function invariants:check() return check(self.always) end
 
 --- Checks those of `finally`.

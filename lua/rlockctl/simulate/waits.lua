@@ -47,7 +47,7 @@ local function name_of(wait)
 end
 
 --- Follows the waits from one to the next holder.
----@return string? # what is wrong; the holder may release
+---@return string? # what is wrong; nil: the holder may release
 ---@return string? # its sentence
 ---@return table? # the last wait
 local function follow(run, wait)
@@ -89,8 +89,8 @@ end
 ---@param run table of programs.lua
 ---@param before number only waits that have begun before this time
 ---@return string? # the sort of the fault
----@return string # its sentence
----@return table # the wait
+---@return string? # its sentence
+---@return table? # the wait
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do

@@ -247,7 +247,7 @@ function arguments.random(server, words)
 end
 
 --- Sets a key to a collection; deletes it if that is empty.
----@return number # of elements, as a reply
+---@return any # the number of elements, as a reply
 function arguments.replace(server, key, kind, value)
   server:entry(key)
   server.entries[key] = nil

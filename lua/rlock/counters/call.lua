@@ -51,8 +51,8 @@ end
 ---@param fn function
 ---@param object table with `session`
 ---@param options? table wait: seconds, default: forever
----@return boolean? # true
----@return rlock.failure? code
+---@return true?
+---@return rlock.code? code
 ---@return string? detail
 function call.run(fn, object, options)
   local wait = check.of_wait(options).wait or math.huge

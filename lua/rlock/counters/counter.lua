@@ -11,6 +11,7 @@ local counter = {}
 ---@param parent? table a class to inherit from
 ---@return table
 function counter.class(kind, parent)
+  ---@type any
   local class = setmetatable({}, { __index = parent })
   class.__index = class
 

@@ -45,6 +45,7 @@ local function forget(self, id)
 end
 
 ---@class rlock.counters.permits.Permit: rlock.leased
+---@field taker rlock.task
 local Permit = leased:class()
 
 function Permit:show()

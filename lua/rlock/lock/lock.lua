@@ -195,7 +195,7 @@ end
 ---@param a? any its argument
 ---@param deadline? number by host.now()
 ---@return any # the reply
----@return rlock.failure? code
+---@return rlock.code? code
 ---@return string? detail
 local function run(self, name, a, deadline)
   local session = self.session

@@ -239,6 +239,7 @@ local function await(self, flight)
   local session, event = self.session, self.session.host.event()
   local waiter = { flight = flight, wait_deadline = self.deadline }
   local cycle = waiting.deadlock(session, waiter, turn_of(self))
+  ---@type any, any, any
   local ok, code, detail = nil, "deadlock", cycle
   flight.waiting[event] = true
   while not cycle do

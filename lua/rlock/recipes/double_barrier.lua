@@ -11,6 +11,8 @@ local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
 ---@class rlock.double_barrier: rlock.counter
+---@field id? string
+---@field round? any
 ---@field n string
 ---@field member? table
 ---@field request? table
@@ -44,6 +46,8 @@ end
 ---@field request any
 ---@field id string
 ---@field task rlock.task
+---@field member? table
+---@field round? any
 local Entry = call:class()
 
 -- Sends the idempotent request to enter, which also checks whether the round is
@@ -88,7 +92,7 @@ end
 
 --- Withdraws the member at the end of its wait, unless the round has opened
 --- with it.
----@return any # whether the round has opened
+---@return any ... # whether the round has opened; or nil, code, detail
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()

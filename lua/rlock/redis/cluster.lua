@@ -96,6 +96,7 @@ end
 local function node_at(self, address)
   local its = self.nodes[address]
   if not its then
+    ---@type table, any
     local options, at = { last_pause = LAST_PAUSE }, split(address)
     for key, value in pairs(self.options) do options[key] = value end
     options.host, options.port = at.host, at.port
@@ -261,6 +262,7 @@ local function query(self)
       adopt(self, slots)
       return true
     end
+    ---@type any
     local class = code == "redis" and errors.classify(detail)
     local is_refusal = class and not class.retry
     fault = is_refusal and "redis" or "connect"

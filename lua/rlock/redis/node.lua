@@ -137,6 +137,7 @@ function node:open(lost, message, is_single)
     connection:close()
     return nil, "closed", "the master has moved"
   end
+  ---@cast connection any
   connection.address = at
   return connection
 end

@@ -98,6 +98,7 @@ end
 ---@return table # a row of errors.lua
 ---@return string # the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name, keys)
+  ---@type any, string
   local class, shown = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)

@@ -38,6 +38,7 @@ local MOST = 32          -- Sentinels to remember
 --- Back-off limits between attempts to subscribe, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.1, 2
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 ---@param host table
@@ -243,7 +244,7 @@ local function is_majority(answers)
 end
 
 --- Decides after all answers, if any, were older.
----@return any # as query_all
+---@return any ... # as query_all
 local function decide(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then

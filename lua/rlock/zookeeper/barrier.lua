@@ -56,8 +56,8 @@ end
 
 -- the log ---------------------------------------------------------------------
 
----@param data string
----@param first? integer the numbers of an empty log; default: 0
+---@param data any
+---@param first? any the numbers of an empty log; default: 0
 local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
   local log = { round = tonumber(round or first or 0),

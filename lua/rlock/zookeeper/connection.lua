@@ -301,6 +301,7 @@ local function greet(self, link, deadline)
   })
   local ok, code, detail = await(self, link, deadline, "first")
   if not ok then return nil, code, detail end
+  ---@type any
   local session = codec.welcome(link.first)
   local has_none = session and session.timeout == 0
   local has_expired = has_none and self.session.id ~= codec.NO_ID

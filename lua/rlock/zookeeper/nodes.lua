@@ -13,9 +13,8 @@ local MALFORMED = "protocol error: a malformed reply"
 ---@param call table of connection:post
 ---@param deadline number by host.now()
 ---@param path string for messages
----@return integer | boolean | nil # 0, or errors.NO_NODE; false: the connection
----  was lost, so retry
----@return table | rlock.failure | nil # a reader of the reply
+---@return any # 0, or errors.NO_NODE; false: the connection was lost, so retry
+---@return any # a reader of the reply; or the code
 ---@return string? detail
 function nodes.answer(call, deadline, path)
   local err, its, detail = call:wait(deadline)

@@ -28,6 +28,8 @@ local nodes = require "rlock.zookeeper.nodes"
 ---@field parent any
 ---@field number any
 ---@field watching any
+---@field gate? table
+---@field most? integer
 local place = {}
 place.__index = place
 
@@ -172,6 +174,7 @@ local function look(self, deadline)
   local acl = nodes.ask_access(self.server, self.parent)
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
+  ---@type any, any, any
   local err, its, detail = nodes.answer(list, deadline, self.parent)
   if not err then
     return err, its, detail

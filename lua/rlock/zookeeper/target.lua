@@ -150,7 +150,7 @@ end
 
 --- Asks whether it is the entry's turn in the queue, and finds how many leases
 --- there may be.
----@return any # as place:ask
+---@return any ... # as place:ask
 function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
   if not is_first or entry.target.policy.most then

@@ -69,6 +69,8 @@ end
 ---@field random any
 ---@field on_log any
 ---@field connect any
+---@field hosts table
+---@field is_over any
 local Universe = {}
 Universe.__index = Universe
 
@@ -125,6 +127,7 @@ local function make_ready(self, task, a, b, c)
   self.last = n + 4
 end
 
+---@type function
 local finished
 
 -- Lets time pass before the tasks after ready[n] run.
@@ -496,6 +499,7 @@ local function add_clock(host, universe)
   Own.__index = Own
   local before, readings = -1, 0
   function host.now()
+    ---@type any
     local now = universe.now
     if now ~= before then
       before, readings = now, 0

@@ -42,6 +42,7 @@ end
 load { "keys", "strings", "hashes", "lists", "sets", "zsets", "general" }
 
 -- Those that few locks use, loaded with the first name that is not above.
+---@type string[]?
 local rare = { "bits", "keyspace", "pops", "random", "scripts", "sorting",
   "stores", "streams" }
 
@@ -208,6 +209,7 @@ end
 ---@return string? # the command's name, if the number of words is wrong
 ---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
+  ---@type any
   local command = commands[words[1]] or commands[words[1]:lower()]
   if not command then
     load_rare()

@@ -22,9 +22,10 @@ end
 ---@param args table its ARGV
 ---@return table # list of { keys =, args = }
 function batched.parts(keys, args)
+  ---@type any, any
   local width, shared = tonumber(args[1]), tonumber(args[2])
   local parts = {}
-  for i = 1, #keys // width do
+  for i = 1, #keys // width --[[@as integer]] do
     parts[i] = {
       keys = { unpack(keys, (i - 1) * width + 1, i * width) },
       args = { args[shared + 2 + i], unpack(args, 3, shared + 2) },
@@ -35,7 +36,7 @@ end
 
 --- The same of a command EVALSHA.
 function batched.parts_of(words)
-  local n = 3 + tonumber(words[3])
+  local n = 3 + tonumber(words[3]) --[[@as integer]]
   return batched.parts({ unpack(words, 4, n) }, { unpack(words, n + 1) })
 end
 

@@ -22,6 +22,7 @@ local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
 --- The code of rlock in the message of an error that nothing caught, or nil.
 ---@param message string with a traceback
 function environment.code_of(message)
+  ---@type any
   local first = message:match "^[^\n]*"
   local code = first:match "([%a_]+)$"
   if CODES[code] and (first == code or first:find ": [%a_]+$") then

@@ -1,6 +1,8 @@
 --- What `require "rlock.simulate"` has in a simulated process: tables that all
 --  processes share and that outlive them, invariants, and the server's data.
 
+---@class rlockctl.simulate.invariants
+---@field [any] any
 local invariants = {}
 invariants.__index = invariants
 
@@ -13,7 +15,7 @@ end
 -- The place of a call in the program, which tells invariants apart: each life
 -- of each process makes them again.
 local function place()
-  local info = debug.getinfo(3, "Sl")
+  local info = debug.getinfo(3, "Sl") --[[@as table]]
   return info.source .. ":" .. info.currentline
 end
 

@@ -7,6 +7,8 @@ local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local seal = require "rlock.redis.seal"
 
+---@class rlockctl.simulate.link
+---@field [any] any
 local link = {}
 link.__index = link
 
@@ -148,7 +150,8 @@ end
 local function block(call)
   local self = call.link
   self.blocked, call.host = {}, nil
-  local ends = self.universe.now + tonumber(call.words[3]) / 1000
+  local ms = tonumber(call.words[3]) --[[@as number]]
+  local ends = self.universe.now + ms / 1000
   call.ends = math.ceil(ends / TICK) * TICK
   wait_for_replica(call)
 end
@@ -195,7 +198,7 @@ local function each_owner(server, words, fn)
     end
     return
   end
-  local owner = words[4 + tonumber(words[3])]
+  local owner = words[4 + tonumber(words[3]) --[[@as integer]]]
   if owner and not NO_OWNER[owner] then fn(words[4] .. " " .. owner) end
 end
 
@@ -298,7 +301,7 @@ end
 function link:set_alarm()
   local due = silent_due(self)
   for i = self.first, self.last do
-    local call = self[i]
+    local call = self[i] --[[@as table]]
     if not call.is_over and call.due < due then due = call.due end
   end
   if due < huge then
@@ -430,6 +433,8 @@ end
 
 -- the connection, for the host ------------------------------------------------
 
+---@class rlockctl.simulate.Connection
+---@field [any] any
 local Connection = {}
 Connection.__index = Connection
 
@@ -536,6 +541,7 @@ end
 -- Reports a master of an earlier epoch than one that the node was connected to.
 -- While a process stands still, no Sentinel of the later one may answer.
 local function check_epoch(host, options)
+  ---@type any, any
   local name, epoch = options.host:match("^(.-)%-(%d+)$")
   epoch = tonumber(epoch or 0)
   local newest = host.newest[name or options.host] or 0

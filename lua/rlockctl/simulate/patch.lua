@@ -4,7 +4,7 @@
 --- Calls fn(...) while functions are replaced.
 ---@param list table of { module, name, function(former) -> its replacement }
 ---@param fn function
----@return any # what fn returned
+---@return any ... # what fn returned
 return function(list, fn, ...)
   local former = {}
   for i, row in ipairs(list) do

@@ -77,6 +77,7 @@ end
 
 --- When all faults of a plan are over.
 function plan.ends(list)
+  ---@type number
   local last = 0
   for _, event in ipairs(list) do
     last = math.max(last, event[1] + event[5])

@@ -4,6 +4,8 @@
 
 local environment = require "rlockctl.simulate.environment"
 
+---@class rlockctl.simulate.process
+---@field [any] any
 local process = {}
 process.__index = process
 

@@ -60,6 +60,7 @@ end
 
 --- Reads the server's data, for an invariant.
 function run:read(...)
+  ---@type table, any
   local words, server = { ... }, self.servers[1]
   for i, word in ipairs(words) do words[i] = tostring(word) end
   server:tick()
@@ -252,6 +253,7 @@ local function look(self)
   look_for_abandoned(self)
   local before = now - self.patience
   if before >= self.calm_at then
+    ---@type any, any, any
     local what, text, wait = waits.endless(self, before)
     if what then
       return self:found(what, text,

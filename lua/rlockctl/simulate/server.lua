@@ -5,6 +5,8 @@ local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
 local values = require "rlockctl.model.lua51.values"
 
+---@class rlockctl.simulate.server
+---@field [any] any
 local server = {}
 server.__index = server
 
@@ -475,7 +477,8 @@ end
 ---@return any # the reply as a script sees it; nil for SUBSCRIBE, and for what
 ---  the model lacks
 function server:execute(link, words)
-  local name, reply = lower[words[1]]
+  ---@type any, any
+  local name, reply = lower[words[1]], nil
   local count = self.network.count
   count.commands = (count.commands or 0) + 1
   if self.ails_until > self.universe.now and not well[name] then

@@ -94,6 +94,7 @@ end
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do
+    ---@type any, any, any
     local what, text, last = follow(run, wait)
     if text ~= wait.text then wait.text, wait.seen = text, now end
     local since = what and math.max(wait.seen,

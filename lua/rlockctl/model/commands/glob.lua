@@ -47,6 +47,7 @@ end
 
 -- Does the text match? A "*" that turns out too short takes one byte more.
 local function matches(parts, text)
+  ---@type integer, integer, any, any
   local i, at, star, taken = 1, 1, nil, nil
   while at <= #text do
     if parts[i] == "*" then

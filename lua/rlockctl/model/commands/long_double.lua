@@ -37,6 +37,7 @@ end
 
 -- number // divisor, and the remainder.
 local function divided(number, divisor)
+  ---@type table, any
   local result, rest = {}, 0
   for i = #number, 1, -1 do
     rest = rest << BITS | number[i]
@@ -185,7 +186,8 @@ local function read_hex(sign, whole, fraction, tail)
   local number = read_digits(whole .. fraction, 16)
   if not trimmed(number)[1] then exponent = 0 end
   if math.abs(exponent) > 8 * LONGEST then return nil end
-  return rounded(sign, number, math.tointeger(exponent) - 4 * #fraction)
+  return rounded(sign, number, math.tointeger(exponent) --[[@as integer]]
+    - 4 * #fraction)
 end
 
 -- A text without its sign.
@@ -211,6 +213,7 @@ function long_double.read(text)
   local value, is_word = read(sign == "-" and -1 or 1, rest)
   if not value or is_word then return value end
   local is_zero = not value.is_infinite and not value.number[1]
+  ---@diagnostic disable-next-line: need-check-nil, param-type-mismatch
   local may_be_zero = not rest:match("^0?[xX]?([^eEpP]*)"):find "[1-9a-fA-F]"
   if value.is_infinite or is_zero and not may_be_zero then return nil end
   return value

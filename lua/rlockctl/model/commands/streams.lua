@@ -47,12 +47,14 @@ local function unsigned(text)
     fail(INVALID)
   end
   local n = 0
-  for digit in digits:gmatch "%d" do n = n * 10 + math.tointeger(digit) end
+  for digit in digits:gmatch "%d" do
+    n = n * 10 + math.tointeger(digit) --[[@as integer]]
+  end
   return n
 end
 
 --- An ID, whose second half may be missing.
----@return any # its halves
+---@return any ... # its halves
 local function read(text, missing)
   if #text > 127 then fail(INVALID) end
   text = text:match "^[^\0]*"
@@ -171,6 +173,7 @@ end
 
 -- How many of the first items the options remove.
 local function surplus(items, options)
+  ---@type any
   local n = options.maxlen and math.max(#items - options.maxlen, 0)
     or position(items, options.minid[1], options.minid[2]) - 1
   return options.is_rough and in_nodes(items, n, options.limit) or n

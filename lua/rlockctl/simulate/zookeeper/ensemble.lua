@@ -19,6 +19,8 @@ local codec = require "rlock.zookeeper.codec"
 local server = require "rlockctl.simulate.zookeeper.server"
 local tree = require "rlockctl.simulate.zookeeper.tree"
 
+---@class rlockctl.simulate.zookeeper.ensemble
+---@field [any] any
 local ensemble = {}
 ensemble.__index = ensemble
 

@@ -3,6 +3,7 @@
 ---
 ---   rlockctl $(command -v busted) examples/simulate/virtual_clock_spec.lua
 
+local assert = require "luassert"
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"
 

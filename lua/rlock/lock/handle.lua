@@ -327,6 +327,15 @@ end
 ---@class rlock.hold: rlock.asked
 ---@field lock rlock.handle
 ---@field hold table internal
+---@field valid_for fun(self): number
+---@field state fun(self): "held" | "at_risk" | "lost" | "free"
+---@field need fun(self, seconds: number): true?, rlock.code?, string?
+---@field call fun(self, ...: string | number): any, rlock.code?, string?
+---@field transaction fun(self, fn: fun(t: rlock.transaction)): any[]?,
+---   rlock.code?, string?
+---@field set fun(self, path: string, value: string, version?: integer): true?,
+---   integer | rlock.code | nil, string?
+---@field abandon fun(self, reason: string) internal
 local Hold = { prefix = "hold" }
 Hold.__index = Hold
 
@@ -368,10 +377,15 @@ function Hold:unlock() return release(self.lock, self.hold) end
 
 function Hold:__close() self:unlock() end
 
+---@return integer?
 function Hold:token()
   return not self.hold.is_over and self.hold.grant.token or nil
 end
 
+---@param fn fun(hold: rlock.hold, reason: string)
+---@return true?
+---@return rlock.code? code
+---@return string? detail
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   local granted, object = self:mine(), self.hold.object

@@ -118,6 +118,7 @@ local function enter(self, wait)
   end
   local host = self.session.host
   self.request, self.round = deduplication.begin(self), nil
+  ---@type any
   local its = Entry:shared { counter = self, late = late(self, "entered"),
     request = self.request, id = member.id(self), task = host.current() }
   local is_in, code, detail = host.guard(give_up, its, its.wait, its, wait)

@@ -177,7 +177,7 @@ local function look(self, deadline)
   ---@type any, any, any
   local err, its, detail = nodes.answer(list, deadline, self.parent)
   if not err then
-    return err, its, detail
+    return err --[[@as any]], its, detail
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
     local ok, code, why = nodes.make_containers(self.server,
       deadline, self.parent, self.lock)

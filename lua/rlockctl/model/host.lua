@@ -497,9 +497,9 @@ local function add_clock(host, universe)
   local Own = { host = host }
   for name, value in pairs(Event) do Own[name] = value end
   Own.__index = Own
+  ---@type number, integer
   local before, readings = -1, 0
   function host.now()
-    ---@type any
     local now = universe.now
     if now ~= before then
       before, readings = now, 0

@@ -22,6 +22,7 @@ local values = require "rlockctl.model.lua51.values"
 ---@field sent number
 ---@field token table
 ---@field turned any
+---@field random any
 ---@field touched any
 local redis = {}
 redis.__index = redis

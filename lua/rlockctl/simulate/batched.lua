@@ -22,10 +22,10 @@ end
 ---@param args table its ARGV
 ---@return table # list of { keys =, args = }
 function batched.parts(keys, args)
-  ---@type any, any
-  local width, shared = tonumber(args[1]), tonumber(args[2])
+  local width = tonumber(args[1]) --[[@as integer]]
+  local shared = tonumber(args[2]) --[[@as integer]]
   local parts = {}
-  for i = 1, #keys // width --[[@as integer]] do
+  for i = 1, #keys // width do
     parts[i] = {
       keys = { unpack(keys, (i - 1) * width + 1, i * width) },
       args = { args[shared + 2 + i], unpack(args, 3, shared + 2) },

@@ -541,9 +541,8 @@ end
 -- Reports a master of an earlier epoch than one that the node was connected to.
 -- While a process stands still, no Sentinel of the later one may answer.
 local function check_epoch(host, options)
-  ---@type any, any
   local name, epoch = options.host:match("^(.-)%-(%d+)$")
-  epoch = tonumber(epoch or 0)
+  epoch = tonumber(epoch or 0) --[[@as number]]
   local newest = host.newest[name or options.host] or 0
   if epoch < newest and host.universe.now > host.stalls_until + 1 then
     host.universe:report("older master", "%s connects to %s, epoch %d came "

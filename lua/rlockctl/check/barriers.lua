@@ -211,9 +211,9 @@ local function execute(model, state, op, keys, words)
   local result = state.server:run(op, keys, words)
   local fault = op.op ~= "enter" and snapshot.fault_of(result)
     or result.reply.err and snapshot.fault_of(result)
-  local shaped, detail
+  local shaped, code, detail
   if not fault then
-    shaped, _, detail = verdicts.shaped(op, result.reply,
+    shaped, code, detail = verdicts.shaped(op, result.reply,
       model.policy.needs[op.op])
     result.verdict = shaped and (shaped[1] or shaped)
   end
@@ -224,7 +224,7 @@ local function execute(model, state, op, keys, words)
     end
   end
   state.server = result.after
-  return result, shaped, fault or detail
+  return result, shaped, fault or code and detail
 end
 
 local function remember(model, state, result, id)
@@ -260,7 +260,9 @@ local function applied(model, state, before, result, reply, id)
     if fault then return fault end
   end
   extend(model, state, result.op.op, id, reply)
-  if is_open and is_open ~= was_open then return opened(model, state, is_open) end
+  if is_open and is_open ~= was_open then
+    return opened(model, state, is_open)
+  end
 end
 
 local doing = {}

@@ -66,8 +66,8 @@ end
 
 --- The waits that only another one of them can end.
 -- @tparam table waits
--- @tparam[opt] table holders  place of a lock -> the set of its owners; default:
---   as announced
+-- @tparam[opt] table holders  place of a lock -> the set of its owners;
+--   default: as announced
 -- @treturn table a list
 function graph.stuck(waits, holders)
   local before

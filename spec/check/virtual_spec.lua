@@ -59,12 +59,16 @@ describe("simulate.run", function()
       run(function()
         local clients = {}
         for i, url in ipairs { "local:", "redis://db.example:7000/0",
-            "unix:///run/redis.sock" } do
-          clients[i] = assert(rlock.open(url))
+            "unix:///run/redis.sock", "redis+cluster://a,b",
+            "redis+sentinel://a,b/main" } do
+          clients[i] = assert(rlock.open { url = url, name = "spec",
+            sentinel = url:find "sentinel" and { password = "x" } or nil })
         end
         assert.is_false(clients[1]:call("GET", "number"))
         assert.is_true(clients[1]:lock("name"):lock())
-        assert.is_nil((clients[2]:lock("name"):try_lock()))
+        for j = 2, 5 do
+          assert.is_nil((clients[j]:lock("name"):try_lock()))
+        end
         clients[1]:close()
         assert.is_true(clients[3]:lock("name"):try_lock())
         assert(clients[2]:call("SET", "number", 1))
@@ -137,6 +141,9 @@ describe("simulate.run", function()
       ["bad seed: must be a whole number"] = { print, { seed = 0.5 } },
       ["rlock.exec cannot be simulated"] = { function()
         rlock.exec { "true" }
+      end },
+      ["simulate.run has no ZooKeeper"] = { function()
+        rlock.open "zk://127.0.0.1"
       end },
       ["this is a simulation already"] = { function() run(print) end },
     } do

@@ -261,12 +261,15 @@ describe("a command unsuitable for a shared connection", function()
     local client = assert(rlock.open(server.url))
     for _, words in ipairs { { "SELECT", 3 }, { "multi" }, { "HELLO", 3 },
         { "BLPOP", "x", 1 }, { "QUIT" }, { "SUBSCRIBE", "x" },
-        { "monitor" } } do
+        { "monitor" }, { "XREAD", "COUNT", 1, "BLOCK", 0, "STREAMS", "x", "$" },
+        { "xreadgroup", "group", "g", "c", "block", 9, "streams", "x", ">" },
+        { "CLIENT", "REPLY", "OFF" } } do
       local ok, code, detail = client:call(table.unpack(words))
       assert.is_nil(ok)
       assert.equal("usage", code)
       assert.matches("^" .. words[1] .. " would change or block", detail)
     end
+    assert.is_false(client:call("XREAD", "STREAMS", "block", "$"))
     assert.is_true(client:lock("host:still here"):lock())
     assert.equal("1", server:cli("EXISTS", "host:still here"))
     assert.is_true(client:close())

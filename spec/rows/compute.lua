@@ -290,8 +290,8 @@ for _, other in ipairs { "one client", "two clients" } do
       end
       local values = { jobs[1]:join(PATIENCE) or jobs[2]:join(PATIENCE) }
       assert.same({ "inner" }, values)
-      assert.matches("^deadlock %S+ waits for compute lock .*, which %S+ holds; "
-        .. ".* holds$", codes[1])
+      assert.matches("^deadlock %S+ waits for compute lock .*, which %S+ "
+        .. "holds; .* holds$", codes[1])
       assert.same({ "inner" }, { table.unpack(codes, 2) })
     end)
 end

@@ -215,6 +215,30 @@ return {
     "rlock/policy/token_key.lua", 'redis.call("del", key_of_token(keys))\n'
       .. '      elseif', "\n      elseif", "still names A" },
 
+  -- barriers
+  { "one that opens early", "barrier", "rlock/policy/barrier.lua",
+    ">= tonumber(n)", ">= n - 1", "it opens early, for 1 members" },
+  { "one that a late request enters", "barrier", "rlock/policy/barrier.lua",
+    "if not is_done(slot, number) then\n    if round.n and",
+    'if not redis.call("zscore", members, id) then\n    if round.n and',
+    "it opens early", "--ops 1 --ticks 0 --faults lost,late" },
+  { "one that takes out a member that is in", "barrier",
+    "rlock/policy/barrier.lua", "if round.is_open then\n      redis.call(",
+    "if false then\n      redis.call(", "it was in" },
+  { "one that ends early", "barrier", "rlock/policy/barrier.lua",
+    'redis.call("exists", members) == 0 then\n      finish(',
+    "true then\n      finish(", "it ends early: %w+ is inside" },
+  { "one that forgets a death", "barrier", "rlock/policy/barrier.lua",
+    "if ends and tonumber(ends) > time then", "if ends then",
+    "it opens early, for 2 members",
+    "--clients 3 --ops 1 --ticks 2 --tick 1 --option n=3 --faults twice" },
+  { "a duplicate that does not extend the lease", "barrier",
+    "rlock/policy/barrier.lua", "    prolong(keys, id, score, lease, time)\n"
+      .. "  end\n", "  end\n", "it is lost, but no member has died",
+    "--ops 1 --ticks 2 --tick 1" },
+  { "an end without a message", "barrier", "rlock/policy/barrier.lua",
+    'tell(publish, state .. CHANNEL, "0")\nend', "end", NO_WAKE },
+
   -- a full server
   { "an inner release that needs memory", "reentrant",
     "rlock/policy/reentrant.lua",

@@ -110,8 +110,8 @@ local function add_counter(self, random)
     and 1 + math.floor(random() * 3) or nil }, random)
 end
 
--- A part of the runs has a computation, in a cluster a larger part, and others a
--- double barrier. Nothing else of the same seed changes.
+-- A part of the runs has a computation, in a cluster a larger part, and the
+-- others a double barrier. Nothing else of the same seed changes.
 local function add_recipes(self)
   local only, random = self.only, sim.stream(self.seed, "compute")
   local is_any = not (only.kind or only.crowd or only.counter)

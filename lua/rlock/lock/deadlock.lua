@@ -60,7 +60,9 @@ end
 -- who keeps whom out ----------------------------------------------------------
 
 -- May any task release it?
-local function is_object(hold) return hold.object and not hold.is_computation end
+local function is_object(hold)
+  return hold.object and not hold.is_computation
+end
 
 -- Does this grant have a hold that only its own task can release, and that does
 -- not expire before `deadline`?

@@ -216,6 +216,21 @@ for word in ([[select multi exec discard watch unwatch hello reset quit auth
   subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe monitor
   sync psync]]):gmatch("%S+") do unfit[word] = true end
 
+-- XREAD and XREADGROUP block on request; CLIENT REPLY ends all replies.
+local function is_unfit(words)
+  local command, action = tostring(words[1]):lower(), tostring(words[2]):lower()
+  if unfit[command] or command == "client" and action == "reply" then
+    return true
+  elseif command ~= "xread" and command ~= "xreadgroup" then
+    return false
+  end
+  for i = 2, #words do
+    local word = tostring(words[i]):lower()
+    if word == "streams" then return false end
+    if word == "block" then return true end
+  end
+end
+
 -- SCRIPT KILL and FUNCTION KILL, which a busy server obeys.
 local function is_interrupt(command, action)
   command = tostring(command):lower()
@@ -231,7 +246,7 @@ end
 ---@return string? detail # for "cancelled", the value to raise
 function backend:call(deadline, words)
   local command, action = words[1], words[2]
-  if unfit[tostring(command):lower()] then
+  if is_unfit(words) then
     return nil, "usage", command .. " would change or block the connection "
       .. "that all tasks of the client share"
   end

@@ -111,7 +111,8 @@ local function bounds_of(chosen, is_pair)
   return {
     clients = clients, ops = ops,
     ticks = count(chosen, "ticks", is_pair and 2 or 3, 0, 1000), tick = tick,
-    has_tick = chosen.tick ~= nil, listeners = chosen.listeners,
+    has_tick = chosen.tick ~= nil, has_ticks = chosen.ticks ~= nil,
+    listeners = chosen.listeners,
     leases = leases_of(chosen.leases, tick), faults = faults,
     most_holds = math.max(2, math.min(ops, 3)),
     breaks = faults["break"] and 1 or 0,
@@ -150,7 +151,8 @@ function bounded.of(name, chosen, lock_name)
   local bounds = bounds_of(chosen, sides[2] ~= nil)
   bounds.name = lock_name
   if sides[1].needs then
-    return require("rlockctl.check.counters").new(sides[1], bounds)
+    local model = sides[1].ops.enter and "barriers" or "counters"
+    return require("rlockctl.check." .. model).new(sides[1], bounds)
   end
   return require("rlockctl.check.locks").new(sides, bounds)
 end

@@ -26,12 +26,15 @@ three holds, and a break.
 POLICY is as for `rlockctl script`; its fields are described in
 lua/rlock/policy/README.md.
 
-  --option K=V    an option of the lock, such as most=2; may be repeated.
+  --option K=V    an option of the lock, such as most=2, or n=3, the number of
+                  permits or of the members of a barrier; may be repeated.
                   A:K=V is an option of client A only, such as A:mode=S
   --clients N     the number of clients; default 2
   --ops N         acquires of each client; default 2
-  --ticks N       steps of time; default 3 (2 for a read/write lock)
-  --tick S        seconds of a step; default 1 (300 for a semaphore or a latch)
+  --ticks N       steps of time; default 3 (2 for a read/write lock, 1 for a
+                  barrier)
+  --tick S        seconds of a step; default 1 (300 for a semaphore or a latch,
+                  2.5 for a barrier, more than its lease)
   --leases LIST   at most three; default: two ticks
   --faults LIST   the faults to inject; default: crash,lost,twice
                     crash   all clients but one die

@@ -67,7 +67,9 @@ local function holders_of(waits)
       end
       local owners = {}
       for _, state in ipairs(states or {}) do
-        for _, holder in ipairs(state.holders) do owners[holder.owner] = true end
+        for _, holder in ipairs(state.holders) do
+          owners[holder.owner] = true
+        end
         -- Other permits, of which one is enough.
         if (state.available or 0) > 0 or (state.in_use or 0) > #state.holders
         then

@@ -66,7 +66,7 @@ end
 
 --- The waits that only another one of them can end.
 ---@param waits table
----@param holders? table name of a lock -> the set of its owners; default: as
+---@param holders? table place of a lock -> the set of its owners; default: as
 ---  announced
 ---@return table # a list
 function graph.stuck(waits, holders)

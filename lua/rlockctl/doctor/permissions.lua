@@ -170,8 +170,8 @@ local function add_tokens(set, list, name, which)
   for _, policy in ipairs(WITH_TOKEN_KEY) do
     local kind = "fenced_" .. policy:match "^[%a_]+"
     if not which or which == kind then
-      add(set, list, naming.prefix("redisson_lock_token", name) .. ":" .. policy,
-        kind)
+      local key = naming.prefix("redisson_lock_token", name)
+      add(set, list, key .. ":" .. policy, kind)
     end
   end
 end

@@ -89,8 +89,8 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
 end
 
 --- What a run replaces, see patch.lua. A run has for this module the empty
---  tables `holders`; `granted_at`, by lock; and `taken`: the names of locks that
---  the program itself takes from their holders.
+--- tables `holders`; `granted_at`, by lock; and `taken`: the names of locks
+--- that the program itself takes from their holders.
 holders.patches = {
   { "rlock.lock.watchdog", "watch", seeing_grants },
   { "rlock.lock.watchdog", "observe", seeing_grants },

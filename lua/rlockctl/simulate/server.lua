@@ -477,8 +477,8 @@ end
 ---@return any # the reply as a script sees it; nil for SUBSCRIBE, and for what
 ---  the model lacks
 function server:execute(link, words)
-  ---@type any, any
-  local name, reply = lower[words[1]], nil
+  ---@diagnostic disable-next-line: unbalanced-assignments
+  local name, reply = lower[words[1]]
   local count = self.network.count
   count.commands = (count.commands or 0) + 1
   if self.ails_until > self.universe.now and not well[name] then

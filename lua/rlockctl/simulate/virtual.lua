@@ -44,6 +44,30 @@ local function exchange(list)
   end
 end
 
+-- The options of rlock.open, for the one server in place of a cluster or of
+-- those that Sentinels name.
+local function one_server(options)
+  local url = type(options) == "table" and options.url or options
+  if type(url) ~= "string" then return options end
+  if url:find "^zks?:" then
+    error("simulate.run has no ZooKeeper, only Redis", 3)
+  elseif not url:find "^rediss?%+" then
+    return options
+  end
+  local own = { url = "redis://redis" }
+  for key, value in next, type(options) == "table" and options or own do
+    if key ~= "url" and key ~= "sentinel" then own[key] = value end
+  end
+  return own
+end
+
+local function new_module(host)
+  local rlock, close_all = entry_point(host)
+  local open = rlock.open
+  function rlock.open(options) return open(one_server(options)) end
+  return rlock, close_all
+end
+
 local function new(options)
   local universe = sim.new(options.seed or 1)
   local its = network.new(universe)
@@ -95,7 +119,7 @@ function virtual.run(fn, options)
     error("simulate.run: this is a simulation already", 2)
   end
   local self = new(check_options(options))
-  local rlock, close_all = entry_point(self.host)
+  local rlock, close_all = new_module(self.host)
   local list = replacements(self.host, rlock)
   local function stop(seconds) self.server:freeze(seconds) end
   is_running = true

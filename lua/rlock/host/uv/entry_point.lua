@@ -162,8 +162,8 @@ return function(host)
     for _, open in ipairs(list) do open:close() end
   end
 
-  --- Runs fn as a task until it and all other tasks have ended, then closes every
-  --- client. rlockctl runs scripts with it.
+  --- Runs fn as a task until it and all other tasks have ended, then closes
+  --- every client. rlockctl runs scripts with it.
   ---@param fn function
   ---@param ... any its arguments
   ---@return true?
@@ -180,8 +180,9 @@ return function(host)
     return ok, status, message
   end
 
-  --- For plain lua5.4: runs fn as a task until it and all other tasks have ended.
-  --- SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the process.
+  --- For plain lua5.4: runs fn as a task until it and all other tasks have
+  --- ended. SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the
+  --- process.
   ---@param fn function
   ---@param ... any its arguments
   ---@return any # the results of fn; raises an error that a task did not catch

@@ -1,7 +1,7 @@
 --- Whether random replies of the model in lua/rlockctl/model are like those of
 --- a server: of the same type and number, and of elements that the key has.
---
---    chance.same(model, { "spop", "t", "2" }, got, want)    tagged replies
+---
+---   chance.same(model, { "spop", "t", "2" }, got, want)    tagged replies
 
 local replies = require "spec.tools.replies"
 

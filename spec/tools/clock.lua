@@ -1,8 +1,8 @@
 --- The wall clock of a child process, which a spec sets while that runs. Other
 --- programs, and the other clocks, keep theirs (see clock.c).
---
---    local words = clock.words(path)           -- before a program's own words
---    clock.set(path, 3600)                     -- an hour ahead
+---
+---   local words = clock.words(path)           -- before a program's own words
+---   clock.set(path, 3600)                     -- an hour ahead
 
 local files = require "spec.tools.files"
 local shell = require "spec.tools.shell"

@@ -1,15 +1,15 @@
 --- A network of this process and private servers, each in its own network
 --- namespace. It drops all packets from one to another on demand. The kernel
 --- keeps retransmitting.
---
---    local network = switch.to(servers)    -- each with its `pid`
---    network:lose { { 1, 2 }, { 2, 1 } }   -- between the first two servers
---    network:lose { { 0, 3 } }             -- from this process to the third
---    network:heal()
---
---  A namespace ends with its server. spec/tools/alone makes that of this
---  process. As in link.lua, an end sends packets to a wrong hardware address
---  while they are to be lost.
+---
+---   local network = switch.to(servers)    -- each with its `pid`
+---   network:lose { { 1, 2 }, { 2, 1 } }   -- between the first two servers
+---   network:lose { { 0, 3 } }             -- from this process to the third
+---   network:heal()
+---
+--- A namespace ends with its server. spec/tools/alone makes that of this
+--- process. As in link.lua, an end sends packets to a wrong hardware address
+--- while they are to be lost.
 
 local link = require "spec.tools.link"
 local shell = require "spec.tools.shell"

@@ -1,6 +1,6 @@
 --- The public semaphore. Its permits have no owner: any task may acquire or
---  release some, and those of a task that dies are lost (permits.lua has
---  leases). zookeeper/semaphore.lua inherits it.
+--- release some, and those of a task that dies are lost (permits.lua has
+--- leases). zookeeper/semaphore.lua inherits it.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"

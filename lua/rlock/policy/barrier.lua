@@ -1,24 +1,24 @@
 --- A barrier, which has rounds. Double barrier: a round of `n` members opens
---  when all of them have entered, and ends when all have left. Plain barrier:
---  `n` is 0, the members are the clients that set it, and the round ends when
---  any client removes it.
---    name                   sorted set: id of a member, 16 bytes -> end of its
---                           lease, in milliseconds of the server's time
---    rlock_barrier:{name}   hash: `round`, the number of the current round,
---                           at first the server's time, so that no number is
---                           used again after the hash has expired; `n`, while
---                           it has members; `open`, once all have entered;
---                           `good` and `lost`, the last round that ended
---                           normally, and the last that a death ended
---    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
---    rlock_request:{name}:SLOT   string: the number of the last request that
---                           was executed under SLOT; kept for minutes
---  A member whose lease expires has died. That ends the round as lost; a plain
---  barrier's round only when no member is left. The end of a round deletes its
---  members. Waiters compare the number of their round with the fields of the
---  hash. Requests to enter, leave, withdraw and remove are deduplicated
---  (counters/deduplication.lua), so a delayed duplicate changes no later round.
---  The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
+--- when all of them have entered, and ends when all have left. Plain barrier:
+--- `n` is 0, the members are the clients that set it, and the round ends when
+--- any client removes it.
+---   name                   sorted set: id of a member, 16 bytes -> end of its
+---                          lease, in milliseconds of the server's time
+---   rlock_barrier:{name}   hash: `round`, the number of the current round,
+---                          at first the server's time, so that no number is
+---                          used again after the hash has expired; `n`, while
+---                          it has members; `open`, once all have entered;
+---                          `good` and `lost`, the last round that ended
+---                          normally, and the last that a death ended
+---   rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
+---   rlock_request:{name}:SLOT   string: the number of the last request that
+---                          was executed under SLOT; kept for minutes
+--- A member whose lease expires has died. That ends the round as lost; a plain
+--- barrier's round only when no member is left. The end of a round deletes its
+--- members. Waiters compare the number of their round with the fields of the
+--- hash. Requests to enter, leave, withdraw and remove are deduplicated
+--- (counters/deduplication.lua), so a delayed duplicate changes no later round.
+--- The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"

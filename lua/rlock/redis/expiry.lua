@@ -1,9 +1,9 @@
 --- Requests that expire by the server's clock, where lost connections cannot be
---  sealed: see "Sealing" in README.md. A prologue makes an operation do nothing
---  after its deadline. That is the lowest reading that the server's clock can
---  have when the client gives the request up; TIME on each connection gives the
---  clock's offset. An owner sends nothing until its older requests with an
---  unknown outcome have expired; requests of other owners do not delay it.
+--- sealed: see "Sealing" in README.md. A prologue makes an operation do nothing
+--- after its deadline. That is the lowest reading that the server's clock can
+--- have when the client gives the request up; TIME on each connection gives the
+--- clock's offset. An owner sends nothing until its older requests with an
+--- unknown outcome have expired; requests of other owners do not delay it.
 
 local expiry = {}
 

@@ -1,11 +1,11 @@
 --- Confirmation by replicas: a request succeeds only when enough replicas have
---  its writes. WAIT counts these replicas, but only for the writes of its own
---  connection, which it blocks. So these requests have connections of their
---  own, the dedicated connections of a node. A dedicated connection sends all
---  queued requests in one pipeline with a single WAIT (group commit). An
---  owner's requests for a lock always use the same dedicated connection, which
---  keeps them in order. Before WAIT it sets a mark, a key that expires at once,
---  because a retried request may write nothing: see the end of README.md.
+--- its writes. WAIT counts these replicas, but only for the writes of its own
+--- connection, which it blocks. So these requests have connections of their
+--- own, the dedicated connections of a node. A dedicated connection sends all
+--- queued requests in one pipeline with a single WAIT (group commit). An
+--- owner's requests for a lock always use the same dedicated connection, which
+--- keeps them in order. Before WAIT it sets a mark, a key that expires at once,
+--- because a retried request may write nothing: see the end of README.md.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
@@ -353,8 +353,8 @@ local function result(self, request)
 end
 
 --- The operations that bypass these connections. They have no owner whose
---  requests must stay in order, and change nothing that must survive a
---  failover. A heartbeat queued behind a WAIT would be late.
+--- requests must stay in order, and change nothing that must survive a
+--- failover. A heartbeat queued behind a WAIT would be late.
 replicas.direct = { peek = true, count = true, refresh = true }
 
 --- Those that need no confirmation, for the latter reason.

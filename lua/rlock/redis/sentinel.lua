@@ -1,12 +1,12 @@
 --- Finds a master through Redis Sentinel, and follows its failovers: see
---  "Failover" in README.md. The Sentinels are queried in turn; the first that
---  answers moves to the front, and the others that it names are added. There is
---  one current address at a time: `moved` is called when it changes.
---
---  An answer of an earlier epoch comes from a Sentinel that has missed a
---  failover. If most give such answers, they were set up again, and the latest
---  one is accepted. All are polled, because a message may be missed, or the
---  Sentinel that sends it be cut off from the others.
+--- "Failover" in README.md. The Sentinels are queried in turn; the first that
+--- answers moves to the front, and the others that it names are added. There is
+--- one current address at a time: `moved` is called when it changes.
+---
+--- An answer of an earlier epoch comes from a Sentinel that has missed a
+--- failover. If most give such answers, they were set up again, and the latest
+--- one is accepted. All are polled, because a message may be missed, or the
+--- Sentinel that sends it be cut off from the others.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"

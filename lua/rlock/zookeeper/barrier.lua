@@ -1,28 +1,28 @@
 --- Barriers, compatible with Curator's DistributedBarrier and
---  DistributedDoubleBarrier. The operations and replies are those of
---  policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
---  clients of Curator.
---
---  A plain barrier is the path itself, a persistent node. It stays set until it
---  is removed, even if the client that set it dies, because Curator's node does
---  not say which client set it.
---
---  A double barrier has child nodes: an ephemeral node for each member, and the
---  persistent node `ready` while a round is open. Curator cannot tell a member
---  that leaves from one that dies, and may count a member that has just left.
---  So the data of the path is a *log*. Its first line has the number of the
---  round, the number of the last round that lost a member, and n. The numbers
---  of a new log begin with the id of the transaction that created the path, so
---  that none is used again after the path was deleted. Every other
---  line is one of our members: `+` and its node if it is in, `-` if it has left
---  or withdrawn. Each change is a compare-and-set on the version that was read.
---  To open a round, one transaction checks that all nodes exist, writes the log
---  and creates `ready`.
---    - If a node of ours is not in the log, its member is entering.
---    - If a member that is in has no node, it has died.
---  Curator's members count too, but a death looks as if the member had left.
---  The first member in Curator's order leaves last, because Curator relies on
---  that.
+--- DistributedDoubleBarrier. The operations and replies are those of
+--- policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
+--- clients of Curator.
+---
+--- A plain barrier is the path itself, a persistent node. It stays set until it
+--- is removed, even if the client that set it dies, because Curator's node does
+--- not say which client set it.
+---
+--- A double barrier has child nodes: an ephemeral node for each member, and the
+--- persistent node `ready` while a round is open. Curator cannot tell a member
+--- that leaves from one that dies, and may count a member that has just left.
+--- So the data of the path is a *log*. Its first line has the number of the
+--- round, the number of the last round that lost a member, and n. The numbers
+--- of a new log begin with the id of the transaction that created the path, so
+--- that none is used again after the path was deleted. Every other
+--- line is one of our members: `+` and its node if it is in, `-` if it has left
+--- or withdrawn. Each change is a compare-and-set on the version that was read.
+--- To open a round, one transaction checks that all nodes exist, writes the log
+--- and creates `ready`.
+---   - If a node of ours is not in the log, its member is entering.
+---   - If a member that is in has no node, it has died.
+--- Curator's members count too, but a death looks as if the member had left.
+--- The first member in Curator's order leaves last, because Curator relies on
+--- that.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"

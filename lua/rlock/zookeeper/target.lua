@@ -53,7 +53,7 @@ function target:channel(owner)
 end
 
 --- Wakes all waiters at the next change of a node. Call this with the request
---  that sets the watch.
+--- that sets the watch.
 function target:watch(path)
   local link = self.server.connection
   if self.watched == link.link then return end

@@ -1,16 +1,16 @@
 --- A model of a double barrier for explore.lua, with the methods of locks.lua.
---  The expected state is kept outside of the server: `members`, id -> { ends =
---  of its lease, round = that it is in, left, is_gone }. A round must open only
---  for n members that live, must end only when all have left, and be lost only
---  when one has died. A client has
---    phase    "out"; "waiting": it has asked to enter; "entering": it is a
---             member; "in"; "leaving"; "withdrawing"
---    number   of its last request       round   that it is in
---    left     how often it may enter
---
---  A step is { what = "request", client =, op =, reply = "received" or "lost"
---  }, or one of the server, as in steps.lua. A client repeats a request whose
---  reply was lost, under the same number.
+--- The expected state is kept outside of the server: `members`, id -> { ends =
+--- of its lease, round = that it is in, left, is_gone }. A round must open only
+--- for n members that live, must end only when all have left, and be lost only
+--- when one has died. A client has
+---   phase    "out"; "waiting": it has asked to enter; "entering": it is a
+---            member; "in"; "leaving"; "withdrawing"
+---   number   of its last request       round   that it is in
+---   left     how often it may enter
+---
+--- A step is { what = "request", client =, op =, reply = "received" or "lost"
+--- }, or one of the server, as in steps.lua. A client repeats a request whose
+--- reply was lost, under the same number.
 
 local notation = require "rlockctl.check.notation"
 local snapshot = require "rlockctl.check.snapshot"

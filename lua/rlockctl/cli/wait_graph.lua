@@ -1,11 +1,11 @@
 --- The wait-for graph, by the waits that clients announce (rlock.lock.deadlock)
---  and the holders that the server knows. Pure. A wait has
---    id, kind, name, owner   of the waiter, for the lock of that name
---    waited                  seconds
---    place                   of the lock: its server and name
---    held                    { by, kind, name, owner } of each lock that its
---                            task holds; any task may release it if `by` is
---                            "object"
+--- and the holders that the server knows. Pure. A wait has
+---   id, kind, name, owner   of the waiter, for the lock of that name
+---   waited                  seconds
+---   place                   of the lock: its server and name
+---   held                    { by, kind, name, owner } of each lock that its
+---                           task holds; any task may release it if `by` is
+---                           "object"
 
 local percent = require "rlock.util.percent"
 

@@ -1,15 +1,15 @@
 --- A simulated host: tasks, events, timers and randomness from one seed, on a
---  virtual clock. Several hosts share a universe; each is one process, with its
---  own clock. The same seed gives the same run. The function `connect` of the
---  universe opens connections.
---
---  An item is a table whose `fire(item)` is called at its `deadline`, in true
---  time. An item with a `host` belongs to that process: a dead process drops
---  it, and a stalled one delays it; delayed items fire in the order of `rank`.
---
---  To a program, a host is as host/uv.lua: spec/check/host_spec.lua runs on
---  both. Tasks take no time, unless one reads the clock again and again, or
---  they wake each other again and again: a loop until some time ends.
+--- virtual clock. Several hosts share a universe; each is one process, with its
+--- own clock. The same seed gives the same run. The function `connect` of the
+--- universe opens connections.
+---
+--- An item is a table whose `fire(item)` is called at its `deadline`, in true
+--- time. An item with a `host` belongs to that process: a dead process drops
+--- it, and a stalled one delays it; delayed items fire in the order of `rank`.
+---
+--- To a program, a host is as host/uv.lua: spec/check/host_spec.lua runs on
+--- both. Tasks take no time, unless one reads the clock again and again, or
+--- they wake each other again and again: a loop until some time ends.
 
 local guard = require "rlock.host.uv.guard"
 local unwind = require "rlock.host.uv.unwind"

@@ -1,14 +1,14 @@
 --- A model of one Redis server: its keys, their expiry, its clock, and the
---  commands that scripts use (commands/). Replies have the form in which a
---  script sees them: numbers are floats, nil is false, errors are { err = }. An
---  unsupported command raises an error that names it; nothing is guessed. What
---  is random follows `random`, a function that returns a number in [0,1); a
---  server without it lacks the commands that need it.
---
---  Time stands still unless the caller moves `now`, in microseconds. A state is
---  cheap to keep: `fork` shares all entries with its origin, and an entry is
---  copied when it is first changed. A set in `touched` collects the names of
---  the keys that commands use.
+--- commands that scripts use (commands/). Replies have the form in which a
+--- script sees them: numbers are floats, nil is false, errors are { err = }. An
+--- unsupported command raises an error that names it; nothing is guessed. What
+--- is random follows `random`, a function that returns a number in [0,1); a
+--- server without it lacks the commands that need it.
+---
+--- Time stands still unless the caller moves `now`, in microseconds. A state is
+--- cheap to keep: `fork` shares all entries with its origin, and an entry is
+--- copied when it is first changed. A set in `touched` collects the names of
+--- the keys that commands use.
 
 local is_known = require "rlockctl.model.commands.is_known"
 local eval = require "rlockctl.model.eval"
@@ -28,8 +28,8 @@ local redis = {}
 redis.__index = redis
 
 --- Command -> { arity, function(server, words, by_client) }; as in Redis, an
---  arity of -n means n words or more. `by_client` is true unless a script calls
---  it.
+--- arity of -n means n words or more. `by_client` is true unless a script calls
+--- it.
 local commands = {}
 
 local function load(modules)

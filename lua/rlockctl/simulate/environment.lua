@@ -1,6 +1,6 @@
 --- The globals of one simulated process: copies of Lua's, in which time and
---  randomness are those of the simulation, `require` loads modules for this
---  process only, and what cannot be simulated raises an error.
+--- randomness are those of the simulation, `require` loads modules for this
+--- process only, and what cannot be simulated raises an error.
 
 local order = require "rlockctl.simulate.order"
 local sandbox = require "rlock.script.sandbox"

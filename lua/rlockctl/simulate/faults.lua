@@ -1,8 +1,8 @@
 --- Faults of connections, servers and processes. Each is a function of a scene,
---  two dice in [0,1) that choose whom it hits, and its seconds.
---
---  A scene has `processes`, each with a `host`; `servers`; `network` and
---  `universe`; and start_client_later(scene, seconds), for `kill`.
+--- two dice in [0,1) that choose whom it hits, and its seconds.
+---
+--- A scene has `processes`, each with a `host`; `servers`; `network` and
+--- `universe`; and start_client_later(scene, seconds), for `kill`.
 
 local faults = {}
 

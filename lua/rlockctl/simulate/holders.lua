@@ -1,6 +1,6 @@
 --- Do two owners hold a lock for certain at the same time? That would be a
---  fault of rlock, not of the program. Built-in locks only: what an own policy
---  excludes is not known here.
+--- fault of rlock, not of the program. Built-in locks only: what an own policy
+--- excludes is not known here.
 
 local kinds = require "rlock.lock.kinds"
 

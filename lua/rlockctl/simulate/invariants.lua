@@ -1,5 +1,5 @@
 --- What `require "rlock.simulate"` has in a simulated process: tables that all
---  processes share and that outlive them, invariants, and the server's data.
+--- processes share and that outlive them, invariants, and the server's data.
 
 ---@class rlockctl.simulate.invariants
 ---@field [any] any

@@ -72,7 +72,7 @@ local function ordered(list)
 end
 
 --- `pairs` for a user's program: keys that nothing tells apart come in the
---  order of their addresses.
+--- order of their addresses.
 function order.pairs(list)
   local meta = getmetatable(list)
   if type(list) ~= "table" or meta and meta.__pairs then

@@ -1,5 +1,5 @@
 --- Functions of the library that are replaced during a run: all processes share
---  the library, so a simulation looks at it from outside.
+--- the library, so a simulation looks at it from outside.
 
 --- Calls fn(...) while functions are replaced.
 ---@param list table of { module, name, function(former) -> its replacement }

@@ -1,6 +1,6 @@
 --- The faults of one run of a program: a list of { time, kind, a, b, seconds },
---  made from the seed and from what a run without faults has shown: `moments`,
---  the times at which the server was asked, and the longest `lease`.
+--- made from the seed and from what a run without faults has shown: `moments`,
+--- the times at which the server was asked, and the longest `lease`.
 
 local faults = require "rlockctl.simulate.faults"
 local sim = require "rlockctl.model.host"

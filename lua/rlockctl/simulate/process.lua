@@ -1,6 +1,6 @@
 --- One simulated process: a program with globals, modules and clients of its
---  own. It ends when all of its tasks have, or by an error that nothing
---  catches; then its clients are closed, as rlockctl does.
+--- own. It ends when all of its tasks have, or by an error that nothing
+--- catches; then its clients are closed, as rlockctl does.
 
 local environment = require "rlockctl.simulate.environment"
 

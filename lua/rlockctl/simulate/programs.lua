@@ -1,6 +1,6 @@
 --- One run of a user's program: several processes, one server, and faults, all
---  from one seed, until all processes have ended, the span is over, or a fault
---  of the program is found.
+--- from one seed, until all processes have ended, the span is over, or a fault
+--- of the program is found.
 
 local faults = require "rlockctl.simulate.faults"
 local holders = require "rlockctl.simulate.holders"
@@ -119,7 +119,7 @@ end
 local function is_any() return true end
 
 --- A process ends by itself: its clients are still open, unless it has closed
---  them.
+--- them.
 function run:ending(own)
   if self.steps then steps.add(self, own, "ends") end
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do

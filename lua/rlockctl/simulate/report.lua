@@ -1,5 +1,5 @@
 --- What a search has found, as text: a row for each moment, with a column for
---  each process and one for the servers, and what it comes to.
+--- each process and one for the servers, and what it comes to.
 
 local sorted = require "rlock.util.sorted"
 

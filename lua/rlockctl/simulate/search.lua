@@ -1,5 +1,5 @@
 --- Runs a program with one seed after the other until a fault is found, then
---  reduces the faults that were injected to the few that are needed.
+--- reduces the faults that were injected to the few that are needed.
 
 local plans = require "rlockctl.simulate.plan"
 local programs = require "rlockctl.simulate.programs"

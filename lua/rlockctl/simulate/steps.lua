@@ -1,8 +1,8 @@
 --- The steps of a run, for its report: what each process asked of rlock, at
---  which line of the program, and the faults. A step is a table { time,
---  process, line, what, is_call, result, ended }: `process` is its label, "2.1"
---  is the first life of process 2; a fault of a server has none. One that
---  `is_call` has `result` and `ended` once it has returned.
+--- which line of the program, and the faults. A step is a table { time,
+--- process, line, what, is_call, result, ended }: `process` is its label, "2.1"
+--- is the first life of process 2; a fault of a server has none. One that
+--- `is_call` has `result` and `ended` once it has returned.
 
 local patch = require "rlockctl.simulate.patch"
 

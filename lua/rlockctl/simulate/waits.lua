@@ -1,6 +1,6 @@
 --- Who waits for a lock without a bound, and for whom. A wait is a fault of the
---  program if it lasts too long after the faults, and its holder will never
---  release: it waits in a cycle, or its task has ended.
+--- program if it lasts too long after the faults, and its holder will never
+--- release: it waits in a cycle, or its task has ended.
 
 local holders = require "rlockctl.simulate.holders"
 

@@ -50,7 +50,7 @@ function arguments.add(a, b)
 end
 
 --- An integer as a reply: a float, which is what scripts get, or for a client
---  an integer if that would lose digits.
+--- an integer if that would lose digits.
 function arguments.exactly(number, by_client)
   if by_client and (number > 2 ^ 53 or number < -2 ^ 53) then return number end
   return number + 0.0

@@ -1,11 +1,11 @@
 --- The long doubles of x86-64, with which INCRBYFLOAT and HINCRBYFLOAT compute:
---  64 bits of mantissa, rounded to the nearest, half to even. All digits are
---  those of strtold and printf("%.17Lf"). On other processors, the last digits
---  may differ.
---
---  A value is { sign = 1 or -1, number = a natural number, exponent = of 2 },
---  or { sign, is_infinite = true }. A natural number is a list of digits of 24
---  bits, the lowest first; zero is empty.
+--- 64 bits of mantissa, rounded to the nearest, half to even. All digits are
+--- those of strtold and printf("%.17Lf"). On other processors, the last digits
+--- may differ.
+---
+--- A value is { sign = 1 or -1, number = a natural number, exponent = of 2 },
+--- or { sign, is_infinite = true }. A natural number is a list of digits of 24
+--- bits, the lowest first; zero is empty.
 
 local long_double = {}
 

@@ -1,5 +1,5 @@
 --- EVAL. A server of the simulator adds EVALSHA and SCRIPT, because the model
---  does not remember scripts.
+--- does not remember scripts.
 
 local arguments = require "rlockctl.model.commands.arguments"
 

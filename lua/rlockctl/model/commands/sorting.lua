@@ -1,5 +1,5 @@
 --- SORT: the elements of a list, set or sorted set, in an order that other keys
---  may define.
+--- may define.
 
 local arguments = require "rlockctl.model.commands.arguments"
 

@@ -1,9 +1,9 @@
 --- Commands of streams, without consumer groups. A stream is a list of
---  { id, ms, number, words, node }: the ID as text, its halves, which are
---  unsigned integers, and the fields and values. `last` is the last ID that was
---  added. Nodes have up to 100 items each: XTRIM and XADD with "~" remove whole
---  ones. `node` of the stream is the last, which has room for `room` more. In
---  Redis, large items fill a node earlier.
+--- { id, ms, number, words, node }: the ID as text, its halves, which are
+--- unsigned integers, and the fields and values. `last` is the last ID that was
+--- added. Nodes have up to 100 items each: XTRIM and XADD with "~" remove whole
+--- ones. `node` of the stream is the last, which has room for `room` more. In
+--- Redis, large items fill a node earlier.
 
 local arguments = require "rlockctl.model.commands.arguments"
 

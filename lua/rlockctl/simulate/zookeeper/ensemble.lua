@@ -1,19 +1,19 @@
 --- Simulated ZooKeeper servers that replicate transactions, and expire
---  sessions, as the real ones do:
---
---  - Requests that write go to the leader. It decides their order, and commits
---    what most servers have in their logs. Followers apply commits in order.
---  - The leader pings its followers each half tick; their answers name the
---    sessions from which they have heard since the last one. It ends a session
---    at the first tick after the time-out.
---  - A follower that has not heard of the leader for LIMIT ticks drops its
---    clients, and looks for a leader; so does a leader without most servers.
---    Until then each answers what it can alone.
---  - Of those that have followed the last leader, the one with the longest log
---    leads next. All sessions then have their full time again.
---
---  Messages between two servers arrive in order, and not while they are cut
---  off from each other. The fields on_... are called for what happens.
+--- sessions, as the real ones do:
+---
+--- - Requests that write go to the leader. It decides their order, and commits
+---   what most servers have in their logs. Followers apply commits in order.
+--- - The leader pings its followers each half tick; their answers name the
+---   sessions from which they have heard since the last one. It ends a session
+---   at the first tick after the time-out.
+--- - A follower that has not heard of the leader for LIMIT ticks drops its
+---   clients, and looks for a leader; so does a leader without most servers.
+---   Until then each answers what it can alone.
+--- - Of those that have followed the last leader, the one with the longest log
+---   leads next. All sessions then have their full time again.
+---
+--- Messages between two servers arrive in order, and not while they are cut
+--- off from each other. The fields on_... are called for what happens.
 
 local codec = require "rlock.zookeeper.codec"
 local server = require "rlockctl.simulate.zookeeper.server"

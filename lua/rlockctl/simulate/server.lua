@@ -288,7 +288,7 @@ end
 local SECTION = "run_id:%s\r\nuptime_in_seconds:%d\r\nrole:%s\r\n"
   .. "master_replid:%s\r\naof_enabled:%d\r\nconnected_slaves:%d\r\n"
 
-local SECTIONS = { server = true, replication = true }
+local SECTIONS = { server = true, replication = true, persistence = true }
 
 function own.info(self, _, words)
   if words[3] or words[2] and not SECTIONS[words[2]:lower()] then
@@ -299,7 +299,7 @@ function own.info(self, _, words)
   return SECTION:format(self.run_id,
     floor(self.universe.now - self.started), self.role or "master",
     self.run_id,
-    self.has_aof and 1 or 0, self.has_replica and 1 or 0)
+    self.has_aof and 1 or 0, self.replicas or 0)
 end
 
 local sentinel = {}                     -- subcommands of SENTINEL
@@ -486,7 +486,7 @@ function server:execute(link, words)
     if self.redis:text() ~= before then link.wrote_at = self.universe.now end
   else
     reply = run_or_lack(self, link, words, name)
-    link.wrote_at = self.has_replica and self.universe.now
+    link.wrote_at = self.replicas and self.universe.now
   end
   send_messages(self)
   return reply

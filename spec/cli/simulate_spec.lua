@@ -178,7 +178,7 @@ describe("a simulation", function()
       ["--processes=0"] = "--processes: must be a whole number from 1",
       ["--for=soon"] = "--for: must be a duration, such as 30s",
       ["--faults=fire"] = "--faults: there is no fire; there are crash, pause, "
-        .. "late, servers, and none",
+        .. "late, servers, restart, evict, clock, and none",
     } do
       local found = simulate(option, PLACE .. "two_orders.lua")
       assert.equal(206, found.status)
@@ -235,6 +235,36 @@ describe("the servers of a simulation", function()
       end
       assert.is_true(kinds[fault])
     end
+  end)
+
+  -- Two holders are what these programs see, and not a fault of rlock.
+  it("break an assumption by name only, which the fault says", function()
+    local program = file("assumption", [[
+      local rlock = require "rlock"
+      local shared = require("rlock.simulate").shared "holders"
+      local client <close> = assert(rlock.open())
+      local lock = client:lock "name"
+      for _ = 1, 4 do
+        assert(lock:lock { lease = 20 })
+        shared.n = (shared.n or 0) + 1
+        if shared.n > 1 then error "two are inside" end
+        rlock.sleep(1)
+        shared.n = shared.n - 1
+        lock:unlock()
+      end]])
+    for name, text in pairs {
+      restart = "the server lost its data, which no lock survives",
+      evict = "the server evicted a key, which no lock survives",
+      clock = "the server's clock was stepped, which ends leases early",
+    } do
+      local found = simulate("--seed", "1", "--runs", "400", "--faults", name,
+        program)
+      assert.equal(1, found.status, found.out)
+      assert.matches("two are inside %(earlier, " .. text .. "%), at",
+        found.out)
+    end
+    assert.equal(0, simulate("--seed", "1", "--runs", "100", "--faults",
+      "servers", program).status)
   end)
 
   it("have data from the start", function()

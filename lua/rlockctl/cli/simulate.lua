@@ -43,6 +43,10 @@ An error code of rlock that ends a process, as assert(lock:unlock()) does with
                     late     requests, replies and connections are late or lost
                     servers  servers stall, fail over or restart without a loss
                              of data, and slots of a cluster move
+                  by name only, since rlock promises nothing against them:
+                    restart  Redis restarts without its data
+                    evict    Redis evicts a key
+                    clock    the clock of Redis is stepped
   --strict        a code of rlock that ends a process is a fault
   --log           print what the program prints in the run shown
   --json          print one object

@@ -116,7 +116,9 @@ end
 
 -- Redis loses all of its data.
 inject["restart, empty"] = function(scene, a, _, seconds)
-  one_of(scene.servers, a):restart(seconds, "nothing")
+  local server = one_of(scene.servers, a)
+  if scene.cluster then scene.cluster:settle(server) end
+  server:restart(seconds, "nothing")
 end
 
 -- A key disappears that Redis may evict.

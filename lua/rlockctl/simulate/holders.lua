@@ -60,7 +60,10 @@ local function granted(grant)
   local run, sort = process.run, SORTS[record.policy.name]
   local key = key_of(record)
   run.granted_at[key] = run.universe.now
-  if not sort or grant.owner.is_named or run.taken[record.name] then return end
+  if not sort or run.broken or grant.owner.is_named
+      or run.taken[record.name] then
+    return
+  end
   run.holders[key] = run.holders[key] or {}
   add(run, run.holders[key], { grant = grant, record = record,
     host = session.host, sort = sort, owner_name = grant.owner_name })
@@ -88,7 +91,8 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   TAKES[word] = true
 end
 
---- What a run replaces, see patch.lua. A run has for this module the empty
+--- What a run replaces, see patch.lua. A run has `broken`, once rlock promises
+--  nothing any more, and for this module the empty
 --  tables `holders`; `granted_at`, by lock; and `taken`: the names of locks that
 --  the program itself takes from their holders.
 holders.patches = {

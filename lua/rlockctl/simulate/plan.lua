@@ -14,8 +14,13 @@ local SHORTEST = 0.01                   -- seconds of a pause
 local LATE = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
   ["requests delayed"] = 1, ["replies delayed"] = 1, refuse = 1, slow = 1 }
 
+-- For every sort of Redis.
+local function of_redis(kinds)
+  return { redis = kinds, sentinel = kinds, replicas = kinds, cluster = kinds }
+end
+
 -- The kinds of each group, with odds; if they depend on the sort of servers, by
--- it. rlock promises nothing against those of the groups BY_NAME.
+-- it. rlock promises nothing against the last three.
 local GROUPS = {
   crash = { kill = 2 },
   pause = { stall = 4 },
@@ -31,13 +36,25 @@ local GROUPS = {
       ["server cut off"] = 2, ["server lags"] = 2, ["server's disk"] = 1,
       ["leader deposed"] = 1 },
   },
+  restart = of_redis { ["restart, empty"] = 3 },
+  evict = of_redis { evict = 3 },
+  clock = of_redis { ["clock, forward"] = 2, ["clock, back"] = 1 },
 }
 
 --- The groups that a run has by default, in the order of the manual.
 plan.groups = { "crash", "pause", "late", "servers" }
 
 --- All groups.
-plan.known = { table.unpack(plan.groups) }
+plan.known = { "crash", "pause", "late", "servers", "restart", "evict",
+  "clock" }
+
+--- Kind -> which assumption it breaks, on which rlock depends.
+plan.broken = {
+  ["restart, empty"] = "the server lost its data, which no lock survives",
+  evict = "the server evicted a key, which no lock survives",
+  ["clock, forward"] = "the server's clock was stepped, which ends leases early",
+  ["clock, back"] = "the server's clock was stepped, which ends leases late",
+}
 
 -- The kinds of a group.
 local function kinds_in(group, sort)

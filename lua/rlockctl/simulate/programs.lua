@@ -39,6 +39,7 @@ function run:read(...) return servers.read(self, ...) end
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
+  if self.broken then text = ("%s (earlier, %s)"):format(text, self.broken) end
   self.fault = { what = what, text = text, time = self.universe.now,
     process = at.process, line = at.line }
   self.universe.is_over = true
@@ -158,6 +159,7 @@ local function inject(self, event)
       :format(kind, kind ~= "reset" and (" %.3f s"):format(kind == "kill"
       and math.min(seconds, RESTART) or seconds) or ""))
   end
+  self.broken = self.broken or plans.broken[kind]
   if kind == "kill" then return crash(self, own, seconds) end
   faults.inject[kind](self, a, b, seconds)
 end

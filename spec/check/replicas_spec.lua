@@ -247,7 +247,7 @@ on_stage("keeps no dedicated connection that is lost while it is opened",
 play("leaves dedicated connections when the master moves, also if the node's "
   .. "own connection is lost", function(self)
     local master, asked = self.server, 0
-    master.execute, master.has_replica = nil, true
+    master.execute, master.replicas = nil, 1
     sentinels.add(self.network, { master })
     local client = assert(rlock_client.open(self.host, assert(
       rlock_client.complete({ replicas = 1, timeout = 1 },

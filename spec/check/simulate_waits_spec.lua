@@ -8,7 +8,7 @@ local function stage()
   local host = { label = "1.1" }
   local lock = { show = function() return 'mutex lock "a"' end,
     record = { name = "a", policy = { name = "mutex" } },
-    session = { host = host, server = { where = "redis" } } }
+    session = { host = host } }
   local process = { host = host, clients = {}, tasks = {} }
   host.process = process
   local run = { universe = { now = 100 }, processes = { process },
@@ -35,7 +35,7 @@ describe("a wait for a lock that nobody holds", function()
   it("goes on if the lock is granted between two looks", function()
     local run = stage()
     waits.endless(run, 100)
-    run.granted_at["redis mutex a"] = 105.5
+    run.granted_at["mutex a"] = 105.5
     run.universe.now = 115
     assert.is_nil(waits.endless(run, 115))
     run.universe.now = 116

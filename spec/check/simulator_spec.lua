@@ -279,10 +279,10 @@ end)
 describe("a connection that is lost", function()
   -- What is reported if further operations follow on another connection, while
   -- the first one, of this owner, has no answer. "release 2" has another lock.
-  local function reported(has_replica, operations)
+  local function reported(replicas, operations)
     local self, reports = scene(1), {}
     local server, seals = self.servers[1], { mode = "kill" }
-    server.has_replica = has_replica
+    server.replicas = replicas
     function self.universe.report(_, what) table.insert(reports, what) end
     self.host.daemon(function()
       local connections = {}
@@ -307,22 +307,22 @@ describe("a connection that is lost", function()
   end
 
   it("must be sealed before its owner's next operation", function()
-    assert.same({ "unsealed" }, reported(true, { "acquire", "release" }))
+    assert.same({ "unsealed" }, reported(1, { "acquire", "release" }))
   end)
 
   it("need not be sealed before another lock's operation, if it was dedicated",
     function()
-      assert.same({}, reported(true, { "acquire", "release 2" }))
-      assert.same({ "unsealed" }, reported(false, { "acquire", "release 2" }))
+      assert.same({}, reported(1, { "acquire", "release 2" }))
+      assert.same({ "unsealed" }, reported(nil, { "acquire", "release 2" }))
     end)
 
   it("need not be sealed if it only read, and was dedicated", function()
-    assert.same({}, reported(true, { "peek", "release" }))
+    assert.same({}, reported(1, { "peek", "release" }))
   end)
 
   it("need not be sealed before what only reads, if dedicated", function()
-    assert.same({}, reported(true, { "acquire", "peek", "count" }))
-    assert.same({ "unsealed" }, reported(false, { "acquire", "peek" }))
+    assert.same({}, reported(1, { "acquire", "peek", "count" }))
+    assert.same({ "unsealed" }, reported(nil, { "acquire", "peek" }))
   end)
 end)
 

@@ -247,13 +247,118 @@ describe("a simulation", function()
       ["--processes=0"] = "--processes: must be a whole number from 1",
       ["--for=soon"] = "--for: must be a duration, such as 30s",
       ["--faults=fire"] = "--faults: there is no fire; there are crash, pause, "
-        .. "late, and none",
+        .. "late, servers, restart, evict, clock, and none",
     } do
       local found = simulate(option, PLACE .. "two_orders.lua")
       assert.equal(206, found.status)
       assert.matches(text, found.err, 1, true)
     end
     assert.matches("which program", simulate().err)
+  end)
+end)
+
+describe("the servers of a simulation", function()
+  local function counter(open)
+    return file("servers", ([[
+      local rlock = require "rlock"
+      local simulate = require "rlock.simulate"
+      local inside = simulate.shared "inside"
+      local client <close> = assert(rlock.open(%s))
+      local lock = client:lock "name"
+      for _ = 1, 3 do
+        local ok = lock:lock { wait = 5 }
+        if ok and lock:valid_for() > 1 then
+          inside.n = (inside.n or 0) + 1
+          rlock.sleep(0.01)
+          inside.n = inside.n - 1
+        end
+        if ok then lock:unlock() end
+      end]]):format(open))
+  end
+
+  it("are those of an option, or of the program's URL", function()
+    for words, open in pairs {
+      ["--cluster"] = "", ["--sentinel"] = '"redis://db:7000/2"',
+      ["--replicas=2"] = "", ["--zookeeper"] = "",
+      ["--processes=3"] = '"redis+cluster://one,two"',
+      ["--processes=2"] = '"redis+sentinel://one,two/main"',
+      ["--span=30s"] = '"zk://one,two/app"',
+    } do
+      local found = simulate("--seed", "1", "--runs", "10", words,
+        counter(open))
+      assert.equal("", found.err)
+      assert.matches("^11 runs.*no fault found\n$", found.out)
+      assert.equal(0, found.status)
+    end
+  end)
+
+  it("have faults of their own", function()
+    for sort, fault in pairs { sentinel = "failover", cluster = "move",
+      replicas = "failover to a replica", zookeeper = "server restarts" } do
+      local plans, kinds = require "rlockctl.simulate.plan", {}
+      for seed = 1, 50 do
+        for _, event in ipairs(plans.make(seed, { moments = { 1, 2 },
+          lease = 30, sort = sort }, { servers = true })) do
+          kinds[event[2]] = true
+        end
+      end
+      assert.is_true(kinds[fault])
+    end
+  end)
+
+  -- Two holders are what these programs see, and not a fault of rlock.
+  it("break an assumption by name only, which the fault says", function()
+    local program = file("assumption", [[
+      local rlock = require "rlock"
+      local shared = require("rlock.simulate").shared "holders"
+      local client <close> = assert(rlock.open())
+      local lock = client:lock "name"
+      for _ = 1, 4 do
+        assert(lock:lock { lease = 20 })
+        shared.n = (shared.n or 0) + 1
+        if shared.n > 1 then error "two are inside" end
+        rlock.sleep(1)
+        shared.n = shared.n - 1
+        lock:unlock()
+      end]])
+    for name, text in pairs {
+      restart = "the server lost its data, which no lock survives",
+      evict = "the server evicted a key, which no lock survives",
+      clock = "the server's clock was stepped, which ends leases early",
+    } do
+      local found = simulate("--seed", "1", "--runs", "400", "--faults", name,
+        program)
+      assert.equal(1, found.status, found.out)
+      assert.matches("two are inside %(earlier, " .. text .. "%), at",
+        found.out)
+    end
+    assert.equal(0, simulate("--seed", "1", "--runs", "100", "--faults",
+      "servers", program).status)
+  end)
+
+  it("have data from the start", function()
+    for option, read in pairs {
+      ["--cluster"] = 'client:call("GET", "number")',
+      ["--zookeeper"] = 'client:get "/number"',
+    } do
+      local found = simulate("--seed", "1", "--log", option, "--data",
+        "number=5,/number=5", file("data", ([[
+          local client = assert(require("rlock").open())
+          error((%s))]]):format(read)))
+      assert.matches("uncaught error: .*: 5, at", found.out)
+    end
+  end)
+
+  it("are of one sort", function()
+    local found = simulate("--seed", "1", "--faults", "none", file("sorts", [[
+      local client <close> = assert(require("rlock").open "zk://here")
+      require("rlock").open "redis://there"]]))
+    assert.equal(1, found.status)
+    assert.matches("redis://there: all servers of a simulation are of one "
+      .. "sort, here zookeeper", found.out)
+    found = simulate("--cluster", "--zookeeper", PLACE .. "two_orders.lua")
+    assert.equal(206, found.status)
+    assert.matches("--cluster and --zookeeper: choose one", found.err, 1, true)
   end)
 end)
 

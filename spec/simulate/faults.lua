@@ -10,6 +10,7 @@ local watch = require "spec.simulate.watch"
 local faults = {}
 
 local one_of, process_of = library.one_of, library.process_of
+local dice_of = library.dice_of
 
 local inject = {}                       -- kind -> function(world, a, b, c)
 
@@ -114,11 +115,8 @@ function inject.move(world, a, b, c)
   world.cluster:move(thing, to, c * 2 - 0.7)
 end
 
--- A node leaves, and comes back as another one.
 inject["node removed"] = function(world, a, b, c)
-  local shard, to = one_of(world.servers, a), one_of(world.servers, b)
-  if shard.is_down or to.is_down then return end
-  world.cluster:remove(shard, to, c * 5)
+  library.inject["node removed"](world, a, b, c * 5)
 end
 
 inject["slot uncovered"] = function(world, a, _, c)
@@ -151,9 +149,6 @@ local function fail_over(world, server, how)
     restored(world, server)
   end
 end
-
--- Derives independent numbers in [0,1) from one.
-local function dice_of(dice, i) return dice * 7 ^ i % 1 end
 
 -- Until a replica is promoted, other nodes may report the cluster as down. The
 -- old master may stay frozen after that, or not know of the failover.
@@ -296,48 +291,28 @@ end
 
 -- ZooKeeper -------------------------------------------------------------------
 
-local function of_ensemble(fn)
-  return function(world, a, b, c)
-    fn(world.zookeeper.ensemble, one_of(world.servers, a), b, c)
+-- Those of the library: kind -> seconds of c.
+local OF_ENSEMBLE = {
+  ["server freezes"] = function(c) return c * c * 4 end,
+  ["server restarts"] = function(c) return c * 3 end,
+  ["server cut off"] = function(c) return c * 6 end,
+  ["server lags"] = function(c) return c * c * 3 end,
+  ["leader deposed"] = function(c) return c * 12 end,
+  ["server's disk"] = function(c) return c * c * 2 end,
+}
+
+for kind, seconds in pairs(OF_ENSEMBLE) do
+  inject[kind] = function(world, a, b, c)
+    library.inject[kind](world, a, b, seconds(c))
   end
 end
 
-inject["server freezes"] = of_ensemble(function(ensemble, one, _, c)
-  ensemble:freeze(one, c * c * 4)
-end)
-
-inject["server restarts"] = of_ensemble(function(ensemble, one, _, c)
-  ensemble:restart(one, c * 3)
-end)
-
-inject["server cut off"] = of_ensemble(function(ensemble, one, b, c)
-  local other = one_of(ensemble, b)
-  ensemble:cut(one, other ~= one and other or nil, c * 6)
-end)
-
-inject["server lags"] = of_ensemble(function(ensemble, one, _, c)
-  ensemble:lag(one, c * c * 3)
-end)
-
--- The leader is cut off. The others do not wait for it: they restart.
-inject["leader deposed"] = of_ensemble(function(ensemble, _, _, c)
-  local leader = ensemble:leader()
-  if not leader or not ensemble[2] then return end
-  ensemble:cut(leader, nil, c * 12)
-  for _, one in ipairs(ensemble) do
-    if one ~= leader then ensemble:restart(one, 0.01) end
-  end
-end)
-
-inject["server's disk"] = of_ensemble(function(ensemble, one, _, c)
-  ensemble:slow_disk(one, c * c * 2)
-end)
-
 -- Somebody deletes a node. A client does not watch the permits that it has.
-inject["node deleted"] = of_ensemble(function(ensemble, _, b)
+inject["node deleted"] = function(world, _, b)
+  local ensemble = world.ensemble
   local path = one_of(ensemble:newest().tree:ephemerals(), b)
   if path and not path:find "semaphore.*lease%-" then ensemble:delete(path) end
-end)
+end
 
 -- plans -----------------------------------------------------------------------
 

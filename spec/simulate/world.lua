@@ -159,6 +159,7 @@ end
 local function add_servers(self, random)
   if self.only.zookeeper then
     self.zookeeper = zookeeper.new(self, random)
+    self.ensemble = self.zookeeper.ensemble
     return
   end
   local count = self.only.servers or one_of(SERVERS, random)
@@ -166,7 +167,7 @@ local function add_servers(self, random)
   for i = 1, count do
     local server = self.network:server("redis" .. i)
     server.refuses_kill = self.seal == "kill" and random() < 0.05
-    server.has_replica = self.only.replicas
+    server.replicas = self.only.replicas and 1
     server.hides_run_id = random() < 0.1
     server.has_aof = random() < 0.5
     server.is_nameless = self.only.cluster and random() < 0.2

@@ -7,7 +7,8 @@ simulate.usage = [[
 rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
 Runs the program as several processes in a simulation: on one virtual clock,
-with one simulated Redis, whatever URL it opens. Processes die and are started
+with simulated servers, whatever hosts it names: one Redis, unless the scheme of
+its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die and are started
 again, stop for longer than a lease, and lose requests and replies, all from one
 seed. Seed after seed is run until a fault of the program is found: an error
 that nothing catches, a wait that never ends, a lock that is never released, or
@@ -29,11 +30,23 @@ An error code of rlock that ends a process, as assert(lock:unlock()) does with
   --span DUR      virtual time after which a program that loops is stopped;
                   default 30s
   --seed N        the first seed; only this one, without --runs and --for
-  --faults LIST   the faults to inject, or none; default: crash,pause,late
-                    crash   a process dies, and is started again
-                    pause   a process stops for up to two leases
-                    late    requests, replies and connections are late or lost,
-                            and the server stalls
+  --cluster       Redis Cluster, also for redis:// and local:
+  --sentinel      Redis behind Sentinels, in the same way
+  --replicas N    as --sentinel, with N replicas that confirm each request
+  --zookeeper     ZooKeeper, if the program names no URL
+  --data LIST     what is on the server at the start, such as number=0 for
+                  Redis and /number=0,/other= for ZooKeeper
+  --faults LIST   the faults to inject, or none; default:
+                  crash,pause,late,servers
+                    crash    a process dies, and is started again
+                    pause    a process stops for up to two leases
+                    late     requests, replies and connections are late or lost
+                    servers  servers stall, fail over or restart without a loss
+                             of data, and slots of a cluster move
+                  by name only, since rlock promises nothing against them:
+                    restart  Redis restarts without its data
+                    evict    Redis evicts a key
+                    clock    the clock of Redis is stepped
   --strict        a code of rlock that ends a process is a fault
   --log           print what the program prints in the run shown
   --json          print one object
@@ -48,7 +61,9 @@ simulate.options = {
   ["--processes"] = { "processes", "N" }, ["--runs"] = { "runs", "N" },
   ["--for"] = { "time", "DUR" }, ["--span"] = { "span", "DUR" },
   ["--seed"] = { "seed", "N" }, ["--faults"] = { "faults", "LIST" },
-  ["--strict"] = { "strict" }, ["--log"] = { "prints" },
+  ["--cluster"] = { "cluster" }, ["--sentinel"] = { "sentinel" },
+  ["--replicas"] = { "replicas", "N" }, ["--zookeeper"] = { "zookeeper" },
+  ["--data"] = { "data", "LIST" }, ["--strict"] = { "strict" }, ["--log"] = { "prints" },
   ["--json"] = { "json" },
 }
 
@@ -76,18 +91,46 @@ local function seconds(text, option, default)
 end
 
 local function groups_of(list)
-  local groups, known = {}, require("rlockctl.simulate.plan").groups
+  local groups, plan = {}, require "rlockctl.simulate.plan"
   if list == "none" then return groups end
-  for name in (list or table.concat(known, ",")):gmatch "[^,]+" do
+  for name in (list or table.concat(plan.groups, ",")):gmatch "[^,]+" do
     local is_known = false
-    for _, group in ipairs(known) do is_known = is_known or group == name end
+    for _, group in ipairs(plan.known) do
+      is_known = is_known or group == name
+    end
     if not is_known then
       error(("--faults: there is no %s; there are %s, and none"):format(name,
-        table.concat(known, ", ")), 0)
+        table.concat(plan.known, ", ")), 0)
     end
     groups[name] = true
   end
   return groups
+end
+
+local SERVERS = { "cluster", "sentinel", "replicas", "zookeeper" }
+
+-- The sort of servers that the options choose, or nil.
+local function servers_of(chosen)
+  local sort
+  for _, name in ipairs(SERVERS) do
+    if chosen[name] and sort then
+      error(("--%s and --%s: choose one"):format(sort, name), 0)
+    end
+    sort = chosen[name] and name or sort
+  end
+  return sort
+end
+
+local function data_of(list)
+  local data = {}
+  for word in (list or ""):gmatch "[^,]+" do
+    local name, value = word:match "^([^=]+)=(.*)$"
+    if not name then
+      error(("--data: %s must be NAME=VALUE"):format(word), 0)
+    end
+    data[name] = value
+  end
+  return data
 end
 
 -- When to stop; on a terminal, shows the progress twice a second.
@@ -115,6 +158,8 @@ local function options_of(chosen)
     span = seconds(chosen.span, "--span", SPAN),
     seed = number(chosen, "seed", nil, 0) or os.time() * 1000,
     groups = groups_of(chosen.faults), strict = chosen.strict,
+    servers = servers_of(chosen), data = data_of(chosen.data),
+    replicas = number(chosen, "replicas", nil, 1),
     is_over = stopper(chosen),
   }
 end
@@ -133,12 +178,14 @@ end
 -- The command that repeats a seed; %d is the seed.
 local function command_of(chosen, operands)
   local words = { "rlockctl simulate --seed %d" }
-  for _, name in ipairs { "processes", "span", "faults" } do
+  for _, name in ipairs { "processes", "span", "faults", "replicas", "data" } do
     if chosen[name] then
       words[#words + 1] = ("--%s %s"):format(name, chosen[name])
     end
   end
-  if chosen.strict then words[#words + 1] = "--strict" end
+  for _, name in ipairs { "cluster", "sentinel", "zookeeper", "strict" } do
+    if chosen[name] then words[#words + 1] = "--" .. name end
+  end
   for _, operand in ipairs(operands) do words[#words + 1] = operand end
   return (table.concat(words, " "))
 end

@@ -1,8 +1,11 @@
 --- Faults of connections, servers and processes. Each is a function of a scene,
---- two dice in [0,1) that choose whom it hits, and its seconds.
----
---- A scene has `processes`, each with a `host`; `servers`; `network` and
---- `universe`; and start_client_later(scene, seconds), for `kill`.
+--  two dice in [0,1) that choose whom it hits, and its seconds.
+--
+--  A scene has `processes`, each with a `host`; `servers`; `network` and
+--  `universe`; start_client_later(scene, seconds), for `kill`; and `cluster` or
+--  `ensemble`, of ZooKeeper, for faults of these.
+
+local sentinels = require "rlockctl.simulate.sentinels"
 
 local faults = {}
 
@@ -111,6 +114,144 @@ inject["replica lags"] = function(scene, a, _, seconds)
   one_of(scene.servers, a):lag(seconds)
 end
 
+-- Redis loses all of its data.
+inject["restart, empty"] = function(scene, a, _, seconds)
+  local server = one_of(scene.servers, a)
+  if scene.cluster then scene.cluster:settle(server) end
+  server:restart(seconds, "nothing")
+end
+
+-- A key disappears that Redis may evict.
+function inject.evict(scene, a, b)
+  local entries, keys = one_of(scene.servers, a).redis.entries, {}
+  for key in next, entries do keys[#keys + 1] = key end
+  table.sort(keys)
+  local key = one_of(keys, b)
+  if key then entries[key] = nil end
+end
+
+local function clock_jumps(scene, a, seconds)
+  local server = one_of(scene.servers, a)
+  server:set_clock(server.speed, seconds)
+end
+
+inject["clock, forward"] = function(scene, a, _, seconds)
+  clock_jumps(scene, a, seconds)
+end
+
+inject["clock, back"] = function(scene, a, _, seconds)
+  clock_jumps(scene, a, -seconds)
+end
+
+-- Sentinels and replicas ------------------------------------------------------
+
+-- The new master has all data; the old one may be frozen meanwhile.
+function inject.failover(scene, a, b, seconds)
+  local server = one_of(scene.servers, a)
+  if server.is_down or not server.epoch then return end
+  sentinels.fail_over(scene.network, server, false, b < 0.5 and seconds or 0,
+    scene.universe.random)
+end
+
+-- The new master lacks what it has not confirmed.
+inject["failover to a replica"] = function(scene, a, b, seconds)
+  local server = one_of(scene.servers, a)
+  if server.is_down then return end
+  server:roll_back()
+  inject.failover(scene, a, b, seconds)
+end
+
+-- a cluster -------------------------------------------------------------------
+
+--- Derives independent numbers in [0,1) from one.
+function faults.dice_of(dice, i) return dice * 7 ^ i % 1 end
+
+local dice_of = faults.dice_of
+
+-- Some key of a server, as a thing of cluster.lua, or any slot.
+local function thing_of(server, dice)
+  local keys = {}
+  for key in next, server.redis.entries do keys[#keys + 1] = key end
+  table.sort(keys)
+  return { name = one_of(keys, dice) or ("%.6f"):format(dice) }
+end
+
+-- A slot moves, at once or key by key.
+function inject.move(scene, a, b, seconds)
+  local thing = thing_of(one_of(scene.servers, a), dice_of(a, 1))
+  local from, to = scene.cluster:servers_of(thing)[1], one_of(scene.servers, b)
+  if from.is_down or to.is_down or from == to then return end
+  scene.cluster:move(thing, to, dice_of(b, 1) < 0.5 and seconds or 0)
+end
+
+-- A node leaves, and comes back as another one.
+inject["node removed"] = function(scene, a, b, seconds)
+  local shard, to = one_of(scene.servers, a), one_of(scene.servers, b)
+  if shard.is_down or to.is_down then return end
+  scene.cluster:remove(shard, to, seconds)
+end
+
+inject["slot uncovered"] = function(scene, a, b, seconds)
+  scene.cluster:uncover(thing_of(one_of(scene.servers, a), b), seconds)
+end
+
+-- Until a replica with all data is promoted, other nodes may report the cluster
+-- as down. The old master may stay frozen after that.
+inject["failover in the cluster"] = function(scene, a, b, seconds)
+  local server, cluster = one_of(scene.servers, a), scene.cluster
+  if server.is_down or cluster.failing then return end
+  local until_then = seconds * dice_of(b, 1)
+  cluster.failing, cluster.is_down = server, dice_of(b, 2) < 0.5
+  server:freeze(until_then)
+  scene.universe:after(until_then, function()
+    cluster.failing, cluster.is_down = nil, nil
+    if server.is_down then return end
+    cluster:settle(server)
+    cluster:fail_over(server, { is_lagging = false, splits = 0,
+      is_new = dice_of(b, 3) < 0.5, freezes = dice_of(b, 4) < 0.5
+        and seconds - until_then or 0 })
+  end)
+end
+
+-- ZooKeeper -------------------------------------------------------------------
+
+local function of_ensemble(fn)
+  return function(scene, a, b, seconds)
+    fn(scene.ensemble, one_of(scene.servers, a), b, seconds)
+  end
+end
+
+inject["server freezes"] = of_ensemble(function(ensemble, one, _, seconds)
+  ensemble:freeze(one, seconds)
+end)
+
+inject["server restarts"] = of_ensemble(function(ensemble, one, _, seconds)
+  ensemble:restart(one, seconds)
+end)
+
+inject["server cut off"] = of_ensemble(function(ensemble, one, b, seconds)
+  local other = one_of(ensemble, b)
+  ensemble:cut(one, other ~= one and other or nil, seconds)
+end)
+
+inject["server lags"] = of_ensemble(function(ensemble, one, _, seconds)
+  ensemble:lag(one, seconds)
+end)
+
+-- The leader is cut off. The others do not wait for it: they restart.
+inject["leader deposed"] = of_ensemble(function(ensemble, _, _, seconds)
+  local leader = ensemble:leader()
+  if not leader or not ensemble[2] then return end
+  ensemble:cut(leader, nil, seconds)
+  for _, one in ipairs(ensemble) do
+    if one ~= leader then ensemble:restart(one, 0.01) end
+  end
+end)
+
+inject["server's disk"] = of_ensemble(function(ensemble, one, _, seconds)
+  ensemble:slow_disk(one, seconds)
+end)
+
 -- processes -------------------------------------------------------------------
 
 function inject.stall(scene, a, _, seconds)
@@ -124,6 +265,16 @@ function inject.kill(scene, a, _, seconds)
   if not process then return end
   scene.universe:kill(process.host)
   scene:start_client_later(seconds)
+end
+
+--- Kinds that hit no process, nor its connections.
+faults.of_servers = {}
+for kind in next, inject do
+  faults.of_servers[kind] = kind ~= "stall" and kind ~= "kill" or nil
+end
+for _, kind in ipairs { "late", "deaf", "reset", "half-open", "cut",
+  "partition", "requests delayed", "replies delayed", "refuse", "slow" } do
+  faults.of_servers[kind] = nil
 end
 
 return faults

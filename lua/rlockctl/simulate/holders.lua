@@ -46,10 +46,10 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
--- The key of a lock, both sides of a read/write lock: server, kind and name.
-local function key_of(record, session)
+-- The key of a lock, both sides of a read/write lock: all have the same servers.
+local function key_of(record)
   local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
-  return ("%s %s %s"):format(session.server.where, stem, record.name)
+  return ("%s %s"):format(stem, record.name)
 end
 
 -- The watchdog has a grant from its first hold on.
@@ -58,9 +58,12 @@ local function granted(grant)
   local process = session.host.process
   if not process or not grant.holds then return end
   local run, sort = process.run, SORTS[record.policy.name]
-  local key = key_of(record, session)
+  local key = key_of(record)
   run.granted_at[key] = run.universe.now
-  if not sort or grant.owner.is_named or run.taken[record.name] then return end
+  if not sort or run.broken or grant.owner.is_named
+      or run.taken[record.name] then
+    return
+  end
   run.holders[key] = run.holders[key] or {}
   add(run, run.holders[key], { grant = grant, record = record,
     host = session.host, sort = sort, owner_name = grant.owner_name })
@@ -68,7 +71,7 @@ end
 
 --- When a lock was last granted, or -1.
 function holders.granted_at(run, lock)
-  return run.granted_at[key_of(lock.record, lock.session)] or -1
+  return run.granted_at[key_of(lock.record)] or -1
 end
 
 local function seeing_grants(keep)
@@ -88,9 +91,10 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   TAKES[word] = true
 end
 
---- What a run replaces, see patch.lua. A run has for this module the empty
---- tables `holders`; `granted_at`, by lock; and `taken`: the names of locks
---- that the program itself takes from their holders.
+--- What a run replaces, see patch.lua. A run has `broken`, once rlock promises
+--  nothing any more, and for this module the empty
+--  tables `holders`; `granted_at`, by lock; and `taken`: the names of locks that
+--  the program itself takes from their holders.
 holders.patches = {
   { "rlock.lock.watchdog", "watch", seeing_grants },
   { "rlock.lock.watchdog", "observe", seeing_grants },

@@ -142,7 +142,8 @@ local function wait_for_replica(call)
   end
   local queue = self.blocked
   self.blocked = nil
-  call.reply, call.host, call.fire = is_done and 1 or 0, self.host, answer
+  call.reply = is_done and self.server.replicas or 0
+  call.host, call.fire = self.host, answer
   deliver(self, "back", call)
   for _, other in ipairs(queue) do other:fire() end
 end
@@ -170,7 +171,7 @@ function arrive(call)
     return
   end
   if self.is_closed then server.network:note "late" end
-  if server.has_replica and call.words[1] == "WAIT" then return block(call) end
+  if server.replicas and call.words[1] == "WAIT" then return block(call) end
   local reply = server:execute(self, call.words)
   if reply ~= nil then
     call.reply, call.host, call.fire = reply, self.host, answer
@@ -238,7 +239,7 @@ end
 -- only reads has no dedicated connection.
 local function check_sealed(self, words)
   local list, owners = nodes[self.seals], {}
-  if self.server.has_replica and is_read(self.server, words) then return end
+  if self.server.replicas and is_read(self.server, words) then return end
   each_owner(self.server, words, function(owner)
     owners[#owners + 1] = owner
   end)
@@ -247,7 +248,7 @@ local function check_sealed(self, words)
     if not old.is_served or self.seals.mode ~= "kill" then
       table.remove(list, i)
     elseif old.server == self.server
-        and (not self.server.has_replica
+        and (not self.server.replicas
           or has_any(old.unanswered, owners)) then
       table.remove(list, i)
       self.universe:report("unsealed", "%s sends on %s before %s is sealed",

@@ -11,29 +11,67 @@ local MOST = 8                          -- faults of a short program
 local EVERY = 2                         -- seconds for each further one
 local SHORTEST = 0.01                   -- seconds of a pause
 
--- The kinds of each group, with odds.
+local LATE = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
+  ["requests delayed"] = 1, ["replies delayed"] = 1, refuse = 1, slow = 1 }
+
+-- For every sort of Redis.
+local function of_redis(kinds)
+  return { redis = kinds, sentinel = kinds, replicas = kinds, cluster = kinds }
+end
+
+-- The kinds of each group, with odds; if they depend on the sort of servers, by
+-- it. rlock promises nothing against the last three.
 local GROUPS = {
   crash = { kill = 2 },
   pause = { stall = 4 },
-  late = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
-    ["requests delayed"] = 1, ["replies delayed"] = 1, refuse = 1, slow = 1,
-    freeze = 1 },
+  late = LATE,
+  servers = {
+    redis = { freeze = 1 },
+    sentinel = { freeze = 1, failover = 4 },
+    replicas = { freeze = 1, ["replica lags"] = 4,
+      ["failover to a replica"] = 3 },
+    cluster = { freeze = 1, move = 4, ["failover in the cluster"] = 3,
+      ["node removed"] = 1, ["slot uncovered"] = 1 },
+    zookeeper = { ["server freezes"] = 2, ["server restarts"] = 2,
+      ["server cut off"] = 2, ["server lags"] = 2, ["server's disk"] = 1,
+      ["leader deposed"] = 1 },
+  },
+  restart = of_redis { ["restart, empty"] = 3 },
+  evict = of_redis { evict = 3 },
+  clock = of_redis { ["clock, forward"] = 2, ["clock, back"] = 1 },
 }
 
---- The groups, in the order of the manual.
-plan.groups = { "crash", "pause", "late" }
+--- The groups that a run has by default, in the order of the manual.
+plan.groups = { "crash", "pause", "late", "servers" }
+
+--- All groups.
+plan.known = { "crash", "pause", "late", "servers", "restart", "evict",
+  "clock" }
+
+--- Kind -> which assumption it breaks, on which rlock depends.
+plan.broken = {
+  ["restart, empty"] = "the server lost its data, which no lock survives",
+  evict = "the server evicted a key, which no lock survives",
+  ["clock, forward"] = "the server's clock was stepped, which ends leases early",
+  ["clock, back"] = "the server's clock was stepped, which ends leases late",
+}
+
+-- The kinds of a group.
+local function kinds_in(group, sort)
+  local all = GROUPS[group]
+  return type(next(all) and all[next(all)]) == "table" and (all[sort] or {})
+    or all
+end
 
 -- A list with each kind as often as its odds.
-local function kinds_of(groups)
+local function kinds_of(groups, sort)
   local list = {}
-  for _, group in ipairs(plan.groups) do
-    local names = {}
-    for kind in next, groups[group] and GROUPS[group] or {} do
-      names[#names + 1] = kind
-    end
+  for _, group in ipairs(plan.known) do
+    local kinds, names = groups[group] and kinds_in(group, sort) or {}, {}
+    for kind in next, kinds do names[#names + 1] = kind end
     table.sort(names)
     for _, kind in ipairs(names) do
-      for _ = 1, GROUPS[group][kind] do list[#list + 1] = kind end
+      for _ = 1, kinds[kind] do list[#list + 1] = kind end
     end
   end
   return list
@@ -57,12 +95,12 @@ local function duration(lease, random)
 end
 
 --- Makes the plan of a seed.
----@param seed integer
----@param probe table `moments`, `lease`, `span`
----@param groups table set of the names of groups
----@return table
+-- @tparam integer seed
+-- @tparam table probe `moments`, `lease`, `sort`: as programs.run returns it
+-- @tparam table groups set of the names of groups
+-- @treturn table
 function plan.make(seed, probe, groups)
-  local kinds, list = kinds_of(groups), {}
+  local kinds, list = kinds_of(groups, probe.sort), {}
   if not kinds[1] or not probe.moments[1] then return list end
   local random = sim.stream(seed, "plan")
   local most = MOST + probe.moments[#probe.moments] / EVERY

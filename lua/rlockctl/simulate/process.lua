@@ -3,6 +3,7 @@
 --- catches; then its clients are closed, as rlockctl does.
 
 local environment = require "rlockctl.simulate.environment"
+local servers = require "rlockctl.simulate.servers"
 
 ---@class rlockctl.simulate.process
 ---@field [any] any
@@ -53,7 +54,8 @@ local function add_rlock(self)
   local rlock, close_all = entry_point(self.host)
   local open = rlock.open
   function rlock.open(options)
-    local client, code, detail = open(options)
+    local client, code, detail = open(servers.options(self.run, self.host,
+      options, rlock.default_url))
     if client then self.clients[#self.clients + 1] = client end
     return client, code, detail
   end

@@ -10,6 +10,7 @@ local order = require "rlockctl.simulate.order"
 local patch = require "rlockctl.simulate.patch"
 local plans = require "rlockctl.simulate.plan"
 local process = require "rlockctl.simulate.process"
+local servers = require "rlockctl.simulate.servers"
 local sim = require "rlockctl.model.host"
 local steps = require "rlockctl.simulate.steps"
 local waits = require "rlockctl.simulate.waits"
@@ -25,47 +26,8 @@ local PATIENCE = 15                     -- seconds that a wait may last, beside
 local LONGEST = 3                       -- times that; then a run ends anyway
 local LEASE = 30                        -- seconds; the watchdog's default
 
--- servers ---------------------------------------------------------------------
-
-local function add_server(self)
-  self.servers[1] = self.network:server "redis"
-  self.network:lead_to(self.servers[1])
-end
-
--- Notes when the server is asked, and the longest lease that it gives.
-local function observe(self)
-  local server = self.servers[1]
-  local execute = server.execute
-  self.moments, self.lease = {}, 0
-  function server.execute(its, ...)
-    self.moments[#self.moments + 1] = self.universe.now
-    return execute(its, ...)
-  end
-  function server.on_eval(its, _, _, keys)
-    local entry = its.redis:entry(keys[1])
-    local left = entry and entry.expires and entry.expires - its.redis:ms()
-    self.lease = math.max(self.lease, (left or 0) / 1000)
-  end
-end
-
-local function seen(reply)
-  if type(reply) == "number" then return math.tointeger(reply) or reply end
-  if type(reply) ~= "table" then return reply end
-  if reply.err then error(reply.err, 0) end
-  if reply.ok then return reply.ok end
-  local list = {}
-  for i, item in ipairs(reply) do list[i] = seen(item) end
-  return list
-end
-
 --- Reads the server's data, for an invariant.
-function run:read(...)
-  ---@type table, any
-  local words, server = { ... }, self.servers[1]
-  for i, word in ipairs(words) do words[i] = tostring(word) end
-  server:tick()
-  return seen(server.redis:call(words))
-end
+function run:read(...) return servers.read(self, ...) end
 
 -- faults of the program -------------------------------------------------------
 
@@ -77,6 +39,7 @@ end
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
+  if self.broken then text = ("%s (earlier, %s)"):format(text, self.broken) end
   self.fault = { what = what, text = text, time = self.universe.now,
     process = at.process, line = at.line }
   self.universe.is_over = true
@@ -197,15 +160,19 @@ end
 
 -- faults ----------------------------------------------------------------------
 
+-- The others need servers: those of the first URL that is opened.
+local OF_PROCESS = { kill = true, stall = true }
+
 local function inject(self, event)
   local _, kind, a, b, seconds = table.unpack(event)
   local own = faults.process_of(self, a)
-  if not own then return end
+  if not own or not self.sort and not OF_PROCESS[kind] then return end
   if self.steps then
-    steps.add(self, kind ~= "freeze" and own or nil, ("FAULT %s%s")
+    steps.add(self, not faults.of_servers[kind] and own or nil, ("FAULT %s%s")
       :format(kind, kind ~= "reset" and (" %.3f s"):format(kind == "kill"
       and math.min(seconds, RESTART) or seconds) or ""))
   end
+  self.broken = self.broken or plans.broken[kind]
   if kind == "kill" then return crash(self, own, seconds) end
   faults.inject[kind](self, a, b, seconds)
 end
@@ -276,7 +243,7 @@ local function new(program, seed, options)
     codes = {}, coming = 0, looks = 0, abandoned = {},
     holders = {}, granted_at = {}, taken = {}, span = options.span,
     plan = options.plan or {}, steps = options.steps and {},
-    log = options.log and {},
+    log = options.log and {}, moments = {}, lease = 0,
   }, run)
   self.invariants = invariants.new(self)
   self.patience = 2 * (options.lease or LEASE) + PATIENCE
@@ -287,8 +254,6 @@ end
 local function simulate(program, seed, options)
   local self = new(program, seed, options)
   local universe = self.universe
-  add_server(self)
-  if options.is_probe then observe(self) end
   schedule(self)
   if self.steps then self:watch_invariants() end
   for number = 1, options.processes do start(self, number, 1) end
@@ -304,16 +269,18 @@ local programs = {}
 
 local PATCHES = { table.unpack(waits.patches) }
 table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
+table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 
 --- Runs a program.
----@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
----@param seed integer
----@param options table `processes`; `span`, seconds of virtual time; `plan`,
----  see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
----  `steps`, `log`: whether to keep them; `is_probe`
----@return table # the run: `fault` = { what, text, time, process, line } or
----  nil; `codes`, of rlock, that were not caught, with their counts; `steps`;
----  `log`; of a probe `moments` and `lease`
+-- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
+-- @tparam integer seed
+-- @tparam table options `processes`; `span`, seconds of virtual time; `plan`,
+--   see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
+--   `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
+--   servers.lua, with their number of `replicas`; `data`: name -> value
+-- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
+--   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
+--   `sort`, of its servers; of a probe `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

@@ -301,7 +301,7 @@ function own.info(self, _, words)
   return SECTION:format(self.run_id,
     floor(self.universe.now - self.started), self.role or "master",
     self.run_id,
-    self.has_aof and 1 or 0, self.has_replica and 1 or 0)
+    self.has_aof and 1 or 0, self.replicas or 0)
 end
 
 local sentinel = {}                     -- subcommands of SENTINEL
@@ -491,7 +491,7 @@ function server:execute(link, words)
     if self.redis:text() ~= before then link.wrote_at = self.universe.now end
   else
     reply = run_or_lack(self, link, words, name)
-    link.wrote_at = self.has_replica and self.universe.now
+    link.wrote_at = self.replicas and self.universe.now
   end
   send_messages(self)
   return reply

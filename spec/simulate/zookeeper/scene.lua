@@ -3,7 +3,6 @@
 
 local codec = require "rlock.zookeeper.codec"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
-local links = require "rlockctl.simulate.link"
 local oracle = require "spec.simulate.oracle"
 local place = require "rlock.zookeeper.place"
 
@@ -37,10 +36,6 @@ function scene.new(world, random)
     limit = one_of(LIMITS, random) })
   for i, server in ipairs(self.ensemble) do
     world.servers[i], world.network.servers[i] = server, server
-    if self.chroot ~= "" then
-      server.tree:apply { zxid = 0, session = codec.NO_ID, op = ops.create,
-        body = codec.create(self.chroot, "", codec.flags.persistent) }
-    end
   end
   for _, name in ipairs { "apply", "request", "session" } do
     self.ensemble["on_" .. name] = function(...) self[name](self, ...) end
@@ -49,37 +44,9 @@ function scene.new(world, random)
 end
 
 --- The address of all servers.
-function scene:url()
-  local names = {}
-  for i, server in ipairs(self.ensemble) do names[i] = server.name end
-  return "zk://" .. table.concat(names, ",") .. self.chroot
-end
+function scene:url() return self.ensemble:url(self.chroot) end
 
---- Gives a process connections of frames, as host/uv/frames.lua does.
-function scene:connect(host)
-  local network = self.world.network
-  local function in_trouble() host.troubles = (host.troubles or 0) + 1 end
-  function host.frames(options)
-    local link, code, detail = links.dial(network:route(host,
-      self.ensemble[options.host]), {
-        host = options.host, timeout = options.timeout,
-        lost = function(why)
-          in_trouble()
-          options.lost(why)
-        end,
-        message = function(_, _, bytes) options.frame(bytes) end,
-      })
-    if not link then return nil, code, detail end
-    return {
-      send = function(_, bytes) return link:tell { bytes } end,
-      address = function() return host.label end,
-      close = function()
-        in_trouble()
-        link:close()
-      end,
-    }
-  end
-end
+function scene:connect(host) self.ensemble:connect(host) end
 
 -- what clients know -----------------------------------------------------------
 

@@ -16,6 +16,7 @@
 --- off from each other. The fields on_... are called for what happens.
 
 local codec = require "rlock.zookeeper.codec"
+local links = require "rlockctl.simulate.link"
 local server = require "rlockctl.simulate.zookeeper.server"
 local tree = require "rlockctl.simulate.zookeeper.tree"
 
@@ -62,6 +63,65 @@ function ensemble.new(network, options)
     universe:at(universe.now + LOOK, item)
   end })
   return self
+end
+
+--- Elects a leader at once, as if the servers had run for a while.
+function ensemble:warm_up()
+  for _, one in ipairs(self) do one.since = self.universe.now - ELECTING end
+  self:elect()
+end
+
+-- clients ---------------------------------------------------------------------
+
+--- The address of all servers.
+-- @tparam[opt] string chroot  "/path"; it is made if it is not there
+function ensemble:url(chroot)
+  local names = {}
+  for i, one in ipairs(self) do names[i] = one.name end
+  if chroot and chroot ~= "" then self:put(chroot, "") end
+  return "zk://" .. table.concat(names, ",") .. (chroot or "")
+end
+
+--- Makes a node, and those above it, unless they are there: not by a
+--  transaction, but as if it had always been.
+-- @tparam string path
+-- @tparam string value
+function ensemble:put(path, value)
+  local made = ""
+  for part in path:gmatch "/[^/]+" do
+    made = made .. part
+    for _, one in ipairs(self) do
+      one.tree:apply { zxid = one.tree.zxid, session = codec.NO_ID,
+        op = ops.create, body = codec.create(made, made == path and value or "",
+          codec.flags.persistent) }
+    end
+  end
+end
+
+--- Gives a process connections of frames, as host/uv/frames.lua does.
+-- @tparam table host
+function ensemble:connect(host)
+  local function in_trouble() host.troubles = (host.troubles or 0) + 1 end
+  function host.frames(options)
+    local link, code, detail = links.dial(self.network:route(host,
+      self[options.host]), {
+        host = options.host, timeout = options.timeout,
+        lost = function(why)
+          in_trouble()
+          options.lost(why)
+        end,
+        message = function(_, _, bytes) options.frame(bytes) end,
+      })
+    if not link then return nil, code, detail end
+    return {
+      send = function(_, bytes) return link:tell { bytes } end,
+      address = function() return host.label end,
+      close = function()
+        in_trouble()
+        link:close()
+      end,
+    }
+  end
 end
 
 function ensemble:new_session()

@@ -1,0 +1,188 @@
+--- The servers of a run, and how programs reach them. One sort of servers: a
+--  run has what its options say, else what the first URL that a program opens
+--  asks for. A program may name any hosts: it gets the URL of the simulated
+--  ones.
+
+local clusters = require "rlockctl.simulate.cluster"
+local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
+local link = require "rlockctl.simulate.link"
+local sentinels = require "rlockctl.simulate.sentinels"
+
+local servers = {}
+
+local SHARDS, ENSEMBLE, TICK = 4, 3, 1  -- counts; seconds
+
+-- Scheme of a URL -> sort; others are of one Redis.
+local SORTS = { zk = "zookeeper", zks = "zookeeper",
+  ["redis+cluster"] = "cluster", ["rediss+cluster"] = "cluster",
+  ["redis+sentinel"] = "sentinel", ["rediss+sentinel"] = "sentinel" }
+
+-- making them -----------------------------------------------------------------
+
+local function add(run, name)
+  local server = run.network:server(name)
+  run.servers[#run.servers + 1] = server
+  return server
+end
+
+local make = {}                         -- sort -> function(run)
+
+-- Every URL leads to the one server.
+function make.redis(run)
+  local server = add(run, "redis")
+  function run.universe.connect(host, options)
+    options.host = options.host or options.path
+    return link.connect(run.network:route(host, server), options)
+  end
+end
+
+function make.sentinel(run)
+  add(run, "redis")
+  sentinels.add(run.network, run.servers)
+end
+
+function make.replicas(run)
+  add(run, "redis").replicas = run.options.replicas
+  sentinels.add(run.network, run.servers)
+end
+
+-- The last shard has no slots until some move there.
+function make.cluster(run)
+  for i = 1, SHARDS do add(run, "redis" .. i) end
+  run.cluster = clusters.new(run.network, run.servers)
+end
+
+function make.zookeeper(run)
+  run.ensemble = ensembles.new(run.network, { count = ENSEMBLE, tick = TICK })
+  for i, server in ipairs(run.ensemble) do run.servers[i] = server end
+  run.ensemble:warm_up()
+end
+
+-- data ------------------------------------------------------------------------
+
+-- The server of a key.
+local function server_of(run, key)
+  if not run.cluster then return run.servers[1] end
+  return run.cluster:servers_of({ name = key })[1]
+end
+
+local function put(run, name, value)
+  if run.ensemble then return run.ensemble:put(name, value) end
+  local server = server_of(run, name)
+  server:tick()
+  server.redis:call { "SET", name, value }
+end
+
+local function seen(reply)
+  if type(reply) == "number" then return math.tointeger(reply) or reply end
+  if type(reply) ~= "table" then return reply end
+  if reply.err then error(reply.err, 0) end
+  if reply.ok then return reply.ok end
+  local list = {}
+  for i, item in ipairs(reply) do list[i] = seen(item) end
+  return list
+end
+
+--- Reads the data of Redis, for an invariant; a key of a node of ZooKeeper.
+-- @tparam table run of programs.lua
+-- @param ... a command
+function servers.read(run, ...)
+  local words = { ... }
+  for i, word in ipairs(words) do words[i] = tostring(word) end
+  if not run.sort then servers.choose(run) end
+  if run.ensemble then
+    error("redis(...) of rlock.simulate: this run has ZooKeeper", 0)
+  end
+  local server = server_of(run, words[2] or "")
+  server:tick()
+  return seen(server.redis:call(words))
+end
+
+-- choosing --------------------------------------------------------------------
+
+-- Notes when a server is asked, and the longest lease that is given.
+local function observe(run)
+  local function note() run.moments[#run.moments + 1] = run.universe.now end
+  if run.ensemble then
+    run.ensemble.on_request = note
+    function run.ensemble.on_session(_, _, _, timeout)
+      run.lease = math.max(run.lease, timeout / 1000)
+    end
+    return
+  end
+  for _, server in ipairs(run.servers) do
+    local execute = server.execute
+    function server.execute(...)
+      note()
+      return execute(...)
+    end
+    function server.on_eval(its, _, _, keys)
+      local entry = its.redis:entry(keys[1])
+      local left = entry and entry.expires and entry.expires - its.redis:ms()
+      run.lease = math.max(run.lease, (left or 0) / 1000)
+    end
+  end
+end
+
+--- Makes the servers.
+-- @tparam table run of programs.lua; gets `sort`, "redis", "cluster",
+--   "sentinel", "replicas" or "zookeeper", and `cluster` or `ensemble`
+-- @tparam[opt] string sort default: that of the options, or one Redis
+function servers.choose(run, sort)
+  run.sort = sort or run.options.servers or "redis"
+  make[run.sort](run)
+  for name, value in pairs(run.options.data or {}) do put(run, name, value) end
+  if run.options.is_probe then observe(run) end
+end
+
+-- The sort that a URL asks for. ZooKeeper's own URL wins; any other leads to
+-- the servers of the options.
+local function sort_of(run, url)
+  local named = url and SORTS[url:match "^([%a+]+):"]
+  if named == "zookeeper" then return named end
+  local chosen = run.options.servers
+  if chosen == "zookeeper" and url and url ~= "local:" then chosen = nil end
+  return chosen or named or "redis"
+end
+
+local function url_of(run, url)
+  if run.ensemble then
+    return run.ensemble:url(url and url:match "^%a+://[^/]*(/.+)$")
+  end
+  return run.cluster and run.cluster:url() or sentinels.of(run.servers[1])
+end
+
+--- The options with which a process opens a client of the run's servers.
+-- @tparam table run
+-- @tparam table host of the process
+-- @tparam[opt] string|table given options of rlock.open
+-- @tparam[opt] string default_url of the process
+-- @treturn string|table
+function servers.options(run, host, given, default_url)
+  local full = type(given) == "string" and { url = given } or given or {}
+  if type(full) ~= "table" then return given end
+  local url = full.url or default_url or os.getenv "RLOCK_URL"
+  if url ~= nil and type(url) ~= "string" then return given end
+  local sort = sort_of(run, url)
+  if not run.sort then servers.choose(run, sort) end
+  if sort ~= run.sort then
+    error(("%s: all servers of a simulation are of one sort, here %s"):format(
+      url or "local:", run.sort), 0)
+  end
+  if run.ensemble and not host.frames then run.ensemble:connect(host) end
+  local simulated = url_of(run, url)
+  if not simulated then return given end
+  local changed = setmetatable({}, getmetatable(full))
+  for key, value in next, full do changed[key] = value end
+  changed.url, changed.tls = simulated, nil
+  changed.username, changed.password, changed.sentinel = nil, nil, nil
+  changed.replicas = full.replicas or run.options.replicas
+  return changed
+end
+
+--- What a run replaces, see patch.lua: a simulated cluster has fewer slots.
+servers.patches = {
+  { "rlock.redis.slot", "count", function() return clusters.SLOTS end },
+}
+
+return servers

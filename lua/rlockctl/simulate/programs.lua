@@ -272,15 +272,15 @@ table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
 table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 
 --- Runs a program.
--- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
--- @tparam integer seed
--- @tparam table options `processes`; `span`, seconds of virtual time; `plan`,
---   see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
---   `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
---   servers.lua, with their number of `replicas`; `data`: name -> value
--- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
---   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
---   `sort`, of its servers; of a probe `moments` and `lease`
+---@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
+---@param seed integer
+---@param options table `processes`; `span`, seconds of virtual time; `plan`,
+---  see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
+---  `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
+---  servers.lua, with their number of `replicas`; `data`: name -> value
+---@return table # the run: `fault` = { what, text, time, process, line } or
+---  nil; `codes`, of rlock, that were not caught, with their counts; `steps`;
+---  `log`; `sort`, of its servers; of a probe `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

@@ -74,7 +74,7 @@ end
 -- clients ---------------------------------------------------------------------
 
 --- The address of all servers.
--- @tparam[opt] string chroot  "/path"; it is made if it is not there
+---@param chroot? string "/path"; it is made if it is not there
 function ensemble:url(chroot)
   local names = {}
   for i, one in ipairs(self) do names[i] = one.name end
@@ -83,9 +83,9 @@ function ensemble:url(chroot)
 end
 
 --- Makes a node, and those above it, unless they are there: not by a
---  transaction, but as if it had always been.
--- @tparam string path
--- @tparam string value
+--- transaction, but as if it had always been.
+---@param path string
+---@param value string
 function ensemble:put(path, value)
   local made = ""
   for part in path:gmatch "/[^/]+" do
@@ -99,7 +99,7 @@ function ensemble:put(path, value)
 end
 
 --- Gives a process connections of frames, as host/uv/frames.lua does.
--- @tparam table host
+---@param host table
 function ensemble:connect(host)
   local function in_trouble() host.troubles = (host.troubles or 0) + 1 end
   function host.frames(options)

@@ -5,6 +5,8 @@
 local host = require "rlock.host.uv"
 
 ---@class rlock.simulate
+---@field finally fun(fn: fun()) adds an invariant that a simulation checks
+--- once, at the end of a run; fn must not wait
 local simulate = {}
 
 local tables, invariants = {}, {}
@@ -29,8 +31,6 @@ end
 ---@param fn fun() must not wait
 function simulate.always(fn) invariants[#invariants + 1] = fn end
 
---- Adds an invariant that a simulation checks once, at the end of a run.
----@type fun(fn: fun())
 simulate.finally = simulate.always
 
 --- Reads the server's data in an invariant.

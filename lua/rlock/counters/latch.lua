@@ -44,7 +44,10 @@ function latch:count()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
---- Its state as a table: `state`, `count`, `holders`.
+--- Its state as a table.
+---@return { state: string, count: integer, holders: table }?
+---@return rlock.code? code
+---@return string? detail
 function latch:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], count = reply[2], holders = {} }

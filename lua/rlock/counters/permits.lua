@@ -147,6 +147,10 @@ function permits:acquire(options)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
+---@param options? rlock.lock_options
+---@return string? id
+---@return rlock.code? code
+---@return string? detail
 function permits:try_acquire(options) return acquire(self, options, 0) end
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.

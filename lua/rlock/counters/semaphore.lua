@@ -177,7 +177,10 @@ function semaphore:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
---- Its state as a table: `state`, `available`, `holders`.
+--- Its state as a table.
+---@return { state: string, available: integer, holders: table }?
+---@return rlock.code? code
+---@return string? detail
 function semaphore:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], available = reply[2], holders = {} }

@@ -174,8 +174,14 @@ local function item(head, about)
   put("- " .. head .. (about ~= "" and ": " .. about or ""))
 end
 
-local function put_returns(tag)
-  local type, rest = split(tag.text)
+local function put_returns(text)
+  -- Several in a line: "TYPE name, TYPE name".
+  local first, others = text:match "^([%w_.?]+ ?[%w_]*), (.*)$"
+  if first then
+    put_returns(first)
+    return put_returns(others)
+  end
+  local type, rest = split(text)
   local name, about = rest:match("^([%w_.]+)%s*(.*)$")
   if rest:sub(1, 1) == "#" or not name then name, about = nil, rest end
   item(("returns %s%s"):format(shown(type), name and " " .. name or ""), about)
@@ -192,7 +198,7 @@ local function put_function(class, fn)
       local type, about = split(rest)
       item(("`%s` %s"):format(name, shown(type)), about)
     elseif tag.name == "return" then
-      put_returns(tag)
+      put_returns(tag.text)
     end
   end
 end

@@ -51,9 +51,7 @@ end
 ---@param fn function
 ---@param object table with `session`
 ---@param options? table wait: seconds, default: forever
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 function call.run(fn, object, options)
   local wait = check.of_wait(options).wait or math.huge
   local is_over, code, detail = object.session.host.whole_wait(fn, object, wait)

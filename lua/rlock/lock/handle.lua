@@ -383,9 +383,7 @@ function Hold:token()
 end
 
 ---@param fn fun(hold: rlock.hold, reason: string)
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   local granted, object = self:mine(), self.hold.object

@@ -142,8 +142,7 @@ end
 
 --- Calls fn.
 ---@return string? # the value
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function evaluate(self, hold)
   local is_unwind, most = self.session.host.is_unwind, self.store.most
   local ok, value, why = pcall(self.fn, hold)
@@ -233,8 +232,7 @@ end
 
 --- Waits for the end of a flight, unless the wait would deadlock.
 ---@return any # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function await(self, flight)
   local session, event = self.session, self.session.host.event()
   local waiter = { flight = flight, wait_deadline = self.deadline }
@@ -304,7 +302,6 @@ end
 --- Computes, or waits for the result of another caller.
 ---@param store table its `key(name)`, `read`, `write`, `fail` and `most`
 ---@param client any options, fn as of client:compute
----@param name any
 function compute.call(store, client, name, options, fn)
   local given = check_options(options, 2)
   if not given.ttl then
@@ -343,9 +340,7 @@ end
 local function ms(seconds) return ("%d"):format(duration.ms(seconds)) end
 
 --- Stores a value while the hold lasts.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function store.write(self, hold, value)
   return hold:transaction(function(t)
     t:call("SET", self.key .. ":value", value, "PX", ms(self.ttl + self.stale))

@@ -214,8 +214,7 @@ end
 
 --- Queries one node.
 ---@return any # the slots
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function ask(self, source)
   local reply, code, detail = source:call(
     self.host.now() + min(self.patience, self.options.timeout),
@@ -281,9 +280,7 @@ end
 
 --- Loads the slot map.
 ---@param deadline number by host.now()
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function cluster:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local ok, code, detail =
@@ -328,8 +325,7 @@ function cluster:of(keys) return self.slots[slot_of(keys)] end
 ---@param keys table
 ---@param deadline number by host.now()
 ---@return any # node
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function cluster:find(keys, deadline)
   if not self:of(keys) then
     local ok, code, detail = self:connect(deadline)

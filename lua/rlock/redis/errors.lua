@@ -180,7 +180,6 @@ local silences = {
 }
 
 --- Has a server not answered? It may be there, and answer later.
----@param detail any
 ---@return boolean
 function errors.is_silence(detail)
   return not errors.is_denied(detail) and has_any(detail, silences)
@@ -204,7 +203,6 @@ end
 --- none.
 ---@param command table
 ---@param code string
----@param detail any
 ---@return boolean
 function errors.is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
@@ -218,7 +216,6 @@ end
 ---@param options table those of host.connect
 ---@param verb string of the command that failed
 ---@param code string
----@param detail any
 ---@return string
 function errors.of_handshake(options, verb, code, detail)
   if detail == "timeout" then

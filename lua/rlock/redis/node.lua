@@ -110,8 +110,7 @@ end
 ---@param is_single? boolean a connection for the calling task, which may be
 ---  silent; in nginx not a pool
 ---@return any # connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function node:open(lost, message, is_single)
   local options, commands = self.options, handshake(self.options)
   local sentinel, at = self.sentinel, options
@@ -298,7 +297,6 @@ end
 --- as a primary that became a replica.
 ---@param connection any the connection of the request
 ---@param code? string of the failure
----@param detail any
 function node:handle(connection, code, detail)
   if code == "redis" and errors.classify(detail).node_down then
     self:leave(connection, detail, code)

@@ -38,8 +38,7 @@ end
 
 --- The operation's sha on this node; loads the script if necessary.
 ---@return any # sha
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function remote.sha(node, op, deadline)
   op = expiry.shipped(node, op)
   local sha = node.shas[op]
@@ -143,8 +142,7 @@ end
 ---@param op table
 ---@param deadline number
 ---@return string? # the word for `command`: the deadline, or ""
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function remote.ready(node, op, deadline)
   local sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
@@ -347,9 +345,6 @@ end
 ---@param now number by host.now()
 ---@param keys table at most 99; its field `replicas`: see replicas.connection
 ---@param a any arguments, up to the first nil
----@param b any
----@param c any
----@param d any
 ---@param extra? table more arguments
 ---@return any # the reply, or nil
 ---@return string? # why there is none: a code of errors.lua, or "cancelled"
@@ -406,8 +401,6 @@ end
 ---@param deadline number by host.now()
 ---@param now number by host.now()
 ---@param a any the arguments
----@param b any
----@param c any
 ---@return boolean # whether it was sent; else use `run`
 function remote.post(target, name, receiver, deadline, now, a, b, c)
   local node, posts = target.node, target.posts
@@ -432,7 +425,6 @@ end
 ---@param deadline number by host.now()
 ---@param now number when it was sent
 ---@param code any of the failure
----@param detail any
 ---@return any ... # as `run`
 function remote.retry(node, connection, op, deadline, now, code, detail, keys,
     ...)

@@ -39,8 +39,7 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 --- Counts the node's replicas, now and then. The number never falls: it
 --- includes disconnected ones, or else a lone primary would confirm everything.
 ---@return boolean? # true: their number is known
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return true end
@@ -84,7 +83,6 @@ end
 --- The dedicated connection of an owner.
 ---@param node table
 ---@param wanted table { count = as for `needed`, ms = how long to wait }
----@param owner any
 function replicas.connection(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
   local dedicated = node.dedicated[name]
@@ -174,8 +172,7 @@ end
 
 --- Does WAIT, for `ms`, confirm the batch?
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function confirmation(self, ms, last, replies, codes, details)
   if replies[last - 1] == nil then
     self.node.shas[MARK] = nil           -- the server may have lost the script

@@ -283,8 +283,7 @@ end
 --- Queries the Sentinels for the master's address.
 ---@param deadline number by host.now()
 ---@return table? # host and port
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function sentinel:locate(deadline)
   return self.singleflight:join("locate", deadline, query_all, self)
 end

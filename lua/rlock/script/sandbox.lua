@@ -101,7 +101,6 @@ function sandbox.advice(missing)
 end
 
 --- The name inside Redis of a value of this interpreter's own library.
----@param value any
 ---@return string? # "tonumber", "math.floor"
 function sandbox.written(value)
   return value ~= nil and value == value and written[value] or nil

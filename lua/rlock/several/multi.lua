@@ -302,9 +302,7 @@ function multi.effect(grants, commands)
 end
 
 --- Does the calling task hold every member, according to the servers?
----@return boolean?
----@return rlock.failure? code
----@return string? detail
+---@return boolean?, rlock.failure? code, string? detail
 function multi:is_held()
   for _, member in ipairs(self.members) do
     ---@cast member rlock.lock

@@ -42,8 +42,7 @@ end
 --- Identifies the server. It does not count if it is a duplicate, or recently
 --- restarted or replaced.
 ---@return any # its identity
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function admit(self)
   local target, round = self.lock.record.target, self.round
   local identity, code, detail = target:identify(round.deadline)

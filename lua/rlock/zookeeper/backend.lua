@@ -268,8 +268,7 @@ function backend.valid_until(sent, seconds) return sent + seconds end
 --- Sends a sync, whose reply proves that the session is alive.
 ---@param deadline number by host.now()
 ---@return any # true, nil, nil, when it was sent
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 ---@return any ...
 function backend:sync(deadline)
   local link = self.connection

@@ -56,7 +56,6 @@ end
 
 -- the log ---------------------------------------------------------------------
 
----@param data any
 ---@param first? any the numbers of an empty log; default: 0
 local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
@@ -139,9 +138,7 @@ local function update(self, deadline, change)
 end
 
 --- Sends a transaction, which may fail.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function transact(self, deadline, parts)
   local err, code, detail =
     self.server.connection:post(ops.multi, codec.multi(parts)):wait(deadline)
@@ -225,9 +222,7 @@ local function note(self, deadline)
 end
 
 --- Opens a round with the first n members that are entering.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }

@@ -275,9 +275,7 @@ local function open_link(self, at, deadline)
 end
 
 --- Waits for an event of a link.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function await(self, link, deadline, field)
   while not link[field] and not link.why do
     local is_set = link.event:pause(deadline - self.host.now())
@@ -355,9 +353,7 @@ end
 local keep
 
 --- Connects to one server.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function try(self, at)
   local deadline = self.host.now() + self.options.connect_timeout
   local link, code, detail = open_link(self, at, deadline)

@@ -33,8 +33,7 @@ local function path_of(self) return self.path .. "/latch" end
 --- Reads the node.
 ---@return any # count, version, how often it was `set`, the transaction that
 ---  `made` it; and a list of { slot, number }; false: there is none
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
   local data, version, made = nodes.get_own(self, deadline, path, is_watched)

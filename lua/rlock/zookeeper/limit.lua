@@ -38,8 +38,7 @@ end
 
 --- Makes the node of the limit.
 ---@return boolean? # true, or false if it exists already
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function limit.make(target, n, deadline)
   return nodes.make(target.server, deadline, target.path, path_of(target),
     codec.int(n))

@@ -66,8 +66,7 @@ end
 
 --- Lists the children of a node, none if there is no such node.
 ---@return any # their names
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function nodes.children(server, deadline, path, is_watched)
   local err, its, detail = nodes.ask(server, deadline, ops.children, path,
     codec.read(path, is_watched))
@@ -77,8 +76,7 @@ end
 
 --- Deletes a node.
 ---@return any # whether it was there
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function nodes.delete(server, deadline, path)
   local err, code, detail = nodes.ask(server, deadline, ops.delete, path,
     codec.versioned(path))
@@ -136,9 +134,7 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
 ---@param deadline number by host.now()
 ---@param path string
 ---@param lock string the path of the lock: `path`, or above it
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function nodes.make_containers(server, deadline, path, lock)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
   local made = chroot

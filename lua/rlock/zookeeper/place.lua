@@ -163,8 +163,7 @@ end
 
 --- Makes our node if there is none, and lists the queue.
 ---@return table|boolean|nil # names; false: retry
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
@@ -303,8 +302,7 @@ end
 
 --- Deletes it once.
 ---@return boolean? # whether it was there
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function delete(self, deadline)
   local connection = self.connection
   if not self.node then
@@ -357,8 +355,7 @@ end
 ---@param deadline number by host.now()
 ---@return boolean? # whether it was there; true if an earlier attempt, whose
 ---  reply was lost, may have deleted it
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function place:leave(deadline)
   self.server.doomed[self] = nil               -- no other task deletes it now
   unwatch(self)

@@ -443,9 +443,7 @@ end
 ---@param deadline number by host.now()
 ---@param owner string
 ---@param text? string default: the wait is over, and its node is gone
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function target:announce(deadline, owner, text)
   if self.policy.data then return true end      -- what Curator's clients read
   local entry, server = self.entries[owner], self.server

@@ -37,8 +37,7 @@ deadlocks.options = { ["--json"] = { "json" } }
 
 --- The waits that clients announce at their servers.
 ---@return any # a list
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function waits_of(clients)
   local all = {}
   for i, client in ipairs(clients) do
@@ -54,8 +53,7 @@ end
 
 --- The owners of the locks that these waits are for: place -> set.
 ---@return any # the table
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function holders_of(waits)
   local holders = {}
   for _, wait in ipairs(waits) do
@@ -105,8 +103,7 @@ end
 --- if it is in the same wait as before, its holds have not changed since.
 ---@param clients table
 ---@return table? # a list, see wait_graph.cycles; waits have `who`, if known
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function deadlocks.find(clients)
   local waits, code, detail = waits_of(clients)
   if not waits then return nil, code, detail end

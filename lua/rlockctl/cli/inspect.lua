@@ -363,8 +363,7 @@ local function same_word(reply) return reply[1] end
 
 --- Releases all holds of an owner.
 ---@return any # "freed" or "lost"
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function release_of(lock, owner)
   local session, record = lock.session, lock.record
   local policy = {
@@ -385,8 +384,7 @@ end
 ---@param which table
 ---@param owner string a holder's owner, as in a state
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function inspect.free(client, state, name, which, owner)
   local freed, code, detail = nil, "refused", "there is no such holder"
   if state.kind == "permits" then
@@ -410,9 +408,6 @@ end
 --- The channel on which a release is published. A fair lock has one for each
 --- waiter: this is that of the first.
 ---@param client any as for `locks`
----@param state any
----@param name any
----@param which any
 ---@return string?
 ---@return any ...
 function inspect.channel(client, state, name, which)

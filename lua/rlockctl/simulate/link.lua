@@ -406,9 +406,7 @@ end
 
 --- Sends the server what it answers by `push`, if at all.
 ---@param words table
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function link:tell(words)
   if self.is_closed then return nil, "closed", "the connection was closed" end
   deliver(self, "forth", setmetatable({
@@ -558,8 +556,7 @@ end
 ---@param route table
 ---@param options table those of host.connect
 ---@return any # link
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function link.dial(route, options)
   local host, universe = route.host, route.server.universe
   local most = options.timeout / 1000
@@ -579,8 +576,7 @@ end
 ---@param route table
 ---@param options table
 ---@return any # connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function link.connect(route, options)
   local own, code, detail = link.dial(route, options)
   if not own then return nil, code, detail end

@@ -176,7 +176,7 @@ end
 
 local function put_returns(text)
   -- Several in a line: "TYPE name, TYPE name".
-  local first, others = text:match "^([%w_.?]+ ?[%w_]*), (.*)$"
+  local first, others = text:match "^([%w_.?%[%]]+ ?[%w_]*), (.*)$"
   if first then
     put_returns(first)
     return put_returns(others)

@@ -38,9 +38,7 @@ local function add(self, n)
 end
 
 --- Releases the permits of a task that has ended: it cannot do that itself.
----@return nil
----@return rlock.failure code
----@return string detail
+---@return nil, rlock.failure code, string detail
 local function give_back(self, n)
   add(self, n)
   return nil, "closed", "the task has ended"

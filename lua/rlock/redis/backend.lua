@@ -152,8 +152,7 @@ end
 --- Connects, to report a wrong address or login. Ignores transient errors of
 --- the server.
 ---@param seconds number
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   local deadline = self.host.now() + seconds
@@ -433,8 +432,7 @@ local function node_of(self) return self.server:node_of(self) end
 function Target:where() return node_of(self).where end
 
 --- Its server and key, by which several locks are put in order.
----@return string
----@return string
+---@return string, string
 function Target:address()
   return ("%s/%d"):format(node_of(self).where, self.server.options.db or 0),
     self[1]

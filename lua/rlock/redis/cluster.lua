@@ -245,9 +245,7 @@ end
 
 --- Queries the nodes until one answers. If none does and one refuses the login,
 --- returns its refusal, because a retry will not help.
----@return true?
----@return string? code
----@return string? detail
+---@return true?, string? code, string? detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()
   if early > 0 then self.host.sleep(early) end

@@ -306,8 +306,7 @@ end
 --- The command connection; opens it if there is none.
 ---@param deadline number by host.now()
 ---@return any # connection
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 function node:connect(deadline)
   if self.connection then return self.connection end
   if self.is_closed then return nil, "closed", "the client was closed" end
@@ -391,8 +390,7 @@ end
 ---@param text string
 ---@param deadline number by host.now()
 ---@return any # sha
----@return any code
----@return string? detail
+---@return any code, string? detail
 function node:load(script, text, deadline)
   local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse
   local sha, code, detail = self:call(deadline, { "SCRIPT", "LOAD", text }, 3)

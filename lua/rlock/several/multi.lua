@@ -101,8 +101,7 @@ local function request(try, inner)
 end
 
 --- Combines the replies for one server's members.
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # and the inner hold that failed
 ---@return any ...
 local function combine(try, inner_holds)

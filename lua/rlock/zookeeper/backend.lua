@@ -248,8 +248,7 @@ end
 
 --- Connects, to report a wrong address or login.
 ---@param seconds number
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   return self.connection:connect(self.host.now()
@@ -422,8 +421,7 @@ end
 ---@param entry table
 ---@param deadline number by host.now()
 ---@return any # whether it is there
----@return any code
----@return string? detail
+---@return any code, string? detail
 function backend:is_there(entry, deadline)
   local path = entry.place:path()
   self.connection:sync()

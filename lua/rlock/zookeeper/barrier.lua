@@ -80,8 +80,7 @@ local function watch(self) (self.base or self):watch(self.path) end
 ---@return table? # the log, with its `version`, nil if there is no path; `has`,
 ---  the set of the members' nodes; `first`, the first of them in order;
 ---  `is_ready`
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
   local ok, code, detail = server.connection:reach(deadline)
@@ -122,8 +121,7 @@ end
 --- Changes the log.
 ---@param change function of what `look` returns; false: no change
 ---@return table? # the log
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function update(self, deadline, change)
   while true do
     local view, code, detail = look(self, deadline)
@@ -147,9 +145,7 @@ local function transact(self, deadline, parts)
 end
 
 --- Deletes `ready` if no member has a node.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 local function clear(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -179,8 +175,7 @@ end
 --- Creates the node of a member.
 ---@return table | boolean | nil # its entry, see target.lua; or false if a
 ---  round is open
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function make(self, deadline, now, id, ms)
   ---@type any, any, any
   local view, code, detail = look(self, deadline)
@@ -267,9 +262,7 @@ local function entering(self, view)
 end
 
 --- Logs that a member has left.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 local function depart(self, deadline)
   local own = self.node
   local view, code, detail = update(self, deadline, function(view)
@@ -293,8 +286,7 @@ end
 
 --- Is the member in? Logs it if Curator opened the round.
 ---@return table | boolean | nil # the log, if it is in; false: it is not
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function is_in(self, view, deadline)
   local own = self.node
   if view.marks[own] then return view.marks[own] == "+" and view end
@@ -320,8 +312,7 @@ end
 --- Logs that a member has withdrawn, unless it is in.
 ---@param is_late? boolean even if a round is open
 ---@return table? # the log
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
     if view.marks[own] or not view.has[own]

@@ -407,8 +407,7 @@ end
 
 --- Connects, if there is no connection.
 ---@param deadline number by host.now()
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function connection:connect(deadline)
   if self.is_ready then return true end

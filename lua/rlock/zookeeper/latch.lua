@@ -78,8 +78,7 @@ end
 --- The last transaction that made or deleted a node below the path. ABSENT:
 --- there is no path; NEVER: no node was ever below it.
 ---@return any # it
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function last_change(self, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
     self.path, codec.read(self.path))

@@ -46,8 +46,7 @@ end
 
 --- Sets the limit.
 ---@return true | integer | nil
----@return any code
----@return string? detail
+---@return any code, string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
   if target.server.access then
@@ -67,9 +66,7 @@ function limit.set(target, n, deadline)
 end
 
 --- Adds to the limit, once.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 function limit.add(target, n, deadline)
   while true do
     local now, version, detail = limit.read(target, deadline)

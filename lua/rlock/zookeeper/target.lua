@@ -189,9 +189,7 @@ end
 
 --- Checks once that the path of a mutex or counter has no nodes of another
 --- kind. (Other locks see that in the list of their queue.)
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
@@ -326,8 +324,7 @@ end
 
 --- Reads a node of a list: its `data`, and `created`.
 ---@return any # whether it is there
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function read(self, node, deadline)
   local data, version, made = nodes.get(self.server, deadline, node.path)
   if not data then return data, version, made end
@@ -339,8 +336,7 @@ end
 --- sets; for a read/write lock, those of both sides.
 ---@return any # the nodes, how many wait, and the list of both unless waiting
 ---  has a queue of its own
----@return any code
----@return string? detail
+---@return any code, string? detail
 function target:holders(deadline)
   local policy = self.policy
   local path = self.path .. (policy.leases and "/leases" or "")

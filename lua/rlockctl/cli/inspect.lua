@@ -95,8 +95,7 @@ end
 
 ---@return any # the type of the name's key, and the rank of each kind, 0 if it
 ---  is not of that kind
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 local function ranks_of(client, all, name)
   local session = client.session
   local now, keys, channels = session.host.now(), operands_of(all, name)
@@ -317,8 +316,7 @@ end
 ---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
 ---  has the kind and state "unknown", its `type`, "mixed" if one of several
 ---  keys is of another program, and in `may_be` the kinds that it may have
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 function inspect.at(client, name, is_proven)
   local states, code, detail = states_at(client, name, is_proven)
   if code ~= "redis" or not detail:find("WRONGTYPE", 1, true) then

@@ -58,8 +58,7 @@ end
 
 --- First and last index (from 1) of a range in a list of n; first > last if it
 --- is empty.
----@return any
----@return any
+---@return any, any
 function arguments.range(first, last, n)
   if first < 0 then first = math.max(first + n, 0) end
   if last < 0 then last = last + n end

@@ -444,9 +444,9 @@ describe("what cannot be shipped", function()
       [[p.lua:2: acquire: reads "naming.prefxi", but the module has no such]]
         .. " field" },
     { "a module's table", "local e = require 'rlock.redis.errors'",
-      "return function() return e.codes end",
-      [[p.lua:2: acquire: upvalue "e.codes" is a table that is not a required]]
-        .. " module; make the needed values locals" },
+      "return function() return e.transport end",
+      [[p.lua:2: acquire: upvalue "e.transport" is a table that is not a]]
+        .. " required module; make the needed values locals" },
     { "assigning into a module", "local naming = require 'rlock.naming'",
       "return function() naming.x = 1 end",
       [[p.lua:2: acquire: upvalue "naming" is assigned at line 2; only what]]

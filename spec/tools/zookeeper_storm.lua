@@ -16,6 +16,7 @@
 local clock = require "spec.tools.clock"
 local eventually = require "spec.tools.eventually"
 local files = require "spec.tools.files"
+local host = require "rlock.host.uv"
 local hosts = require "spec.tools.storm_hosts"
 local overlaps = require "spec.tools.overlaps"
 local program = require "spec.tools.program"
@@ -27,15 +28,16 @@ local storms = { TIMEOUT = 2 }          -- of sessions, in seconds
 local Storm = {}
 Storm.__index = Storm
 
-local PATIENCE = 60 * slow
+local SOON, PATIENCE = 20 * slow, 60 * slow
+local STOP, CONT = 19, 18
 
 local function start(self, i, url)
-  local host = i == 2 and hosts.nginx and "nginx" or "rlockctl"
-  local one = { host = host, clock = ("%s/clock%d"):format(self.folder, i),
+  local name = i == 2 and hosts.nginx and "nginx" or "rlockctl"
+  local one = { host = name, clock = ("%s/clock%d"):format(self.folder, i),
     ["+"] = 0, ["="] = 0,               -- how many of these it has printed
     rest = "", log = "" }
   local words = clock.words(one.clock)
-  for _, word in ipairs(hosts[host]) do words[#words + 1] = word end
+  for _, word in ipairs(hosts[name]) do words[#words + 1] = word end
   for _, word in ipairs { "spec/tools/contend.lua", self.folder, i,
       storms.TIMEOUT, url } do
     words[#words + 1] = tostring(word)
@@ -49,8 +51,8 @@ end
 --- Starts the processes.
 -- @tparam table three an ensemble of zookeeper.lua
 function storms.start(three)
-  local self = setmetatable({ folder = three[1].folder, holds = {},
-    told = {} }, Storm)
+  local self = setmetatable({ three = three, folder = three[1].folder,
+    holds = {}, told = {} }, Storm)
   for i, server in ipairs(three) do start(self, i, server.url) end
   start(self, #three + 1, three.url)
   return self
@@ -84,13 +86,40 @@ local function read(self)
   end
 end
 
+-- Does the leader commit nothing, though it has requests?
+local function is_stalled(leader)
+  local before = leader:says "srvr"
+  host.sleep(1)
+  local zxid, now = before:match "Zxid: %S+", leader:says "srvr"
+  return zxid and zxid == now:match "Zxid: %S+"
+    and not now:find("Outstanding: 0\n", 1, true)
+end
+
+-- ZooKeeper 3.8 may stall for ever after a server was cut off: a leader that
+-- all follow commits nothing. Then another one must lead.
+local function depose_stalled(self)
+  local three = self.three
+  local leader = three:leader()
+  if not leader or not is_stalled(leader) then return end
+  print "ZooKeeper has stalled: another server is to lead"
+  leader:signal(STOP)
+  pcall(eventually, function()
+    return three:leader() and three:leader() ~= leader
+  end, SOON)
+  leader:signal(CONT)
+end
+
 -- Waits until a process has printed more of these marks.
 local function await(self, i, mark, before)
   local one = self[i]
-  local ok, why = pcall(eventually, function()
+  local function is_there()
     read(self)
     return one[mark] > before
-  end, PATIENCE, ("process %d: %s"):format(i, mark))
+  end
+  if pcall(eventually, is_there, SOON) then return end
+  depose_stalled(self)
+  local ok, why = pcall(eventually, is_there, PATIENCE,
+    ("process %d: %s"):format(i, mark))
   if not ok then error(("%s\n%s"):format(why, one.log:sub(-2000)), 0) end
 end
 

@@ -67,13 +67,13 @@ session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
 
--- Host -> what all sessions of this process share, for deadlock.lua: the set of
--- the sessions; `waits`, task -> its wait.
+-- Host -> what all sessions of this process share, for deadlock.lua: the
+-- `sessions` by id; `waits`, task -> its wait.
 local processes = setmetatable({}, { __mode = "k" })
 
 local function process_of(host)
   local its = processes[host]
-    or { sessions = setmetatable({}, { __mode = "k" }), waits = {} }
+    or { sessions = setmetatable({}, { __mode = "v" }), waits = {} }
   processes[host] = its
   return its
 end
@@ -131,7 +131,7 @@ function session.new(host, options)
   self.wakeup = wakeup.new(self.server.channels, host)
   self.heartbeats = heartbeats.new(self)
   self.watchdog = watchdog.new(self)
-  self.process.sessions[self] = true
+  self.process.sessions[id] = self
   return self
 end
 
@@ -336,7 +336,7 @@ function session:close()
   self.wakeup:close()
   self.watchdog:close()
   release_all(self, deadline, "the client was closed")
-  self.process.sessions[self] = nil
+  self.process.sessions[self.id] = nil
   self.host.sleep(0)                    -- lets the woken waiters leave
   self.work_ended = self.host.event()
   while self.pending > 0 and self.host.now() < deadline do

@@ -188,6 +188,27 @@ describe("a hold of a simulated ZooKeeper", function()
       assert.equal(0, lock:valid_for())
     end)
   end)
+
+  -- The renewal waits for a connection before it is sent.
+  it("keeps its node for as long as it is valid", function()
+    play(1, function(self)
+      local own = self.open(options())
+      local link, hold = own.session.server.connection, nil
+      hold = assert(own:lock("a"):hold())
+      local entry = next(own.session.server.entries)
+      local route = self.network:route(self.host, self.ensemble[1])
+      for _ = 1, 20 do
+        route.refuses_until = self.host.universe.now + 0.4
+        link:leave "a test"
+        for _ = 1, 60 do
+          self.host.sleep(0.01)
+          local left = entry.deadline - self.host.now()
+          assert.is_true(hold:valid_for() <= left + 1e-6)
+        end
+      end
+      assert.is_true(hold:valid_for() > 0)
+    end)
+  end)
 end)
 
 describe("a waiter of a simulated ZooKeeper, whose session ends", function()

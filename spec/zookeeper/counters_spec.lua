@@ -348,7 +348,7 @@ describe("a latch on ZooKeeper", function()
       assert.is_nil(data())
     end
     set("create2", 5)
-    assert(latch:set(1))
+    assert.same({ true }, { latch:set(1) })
     keep_path()
     assert.same({ true, 0 }, { latch:count_down() })
     set("set", 2)

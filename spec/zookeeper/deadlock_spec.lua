@@ -108,7 +108,8 @@ describe("rlockctl deadlocks on ZooKeeper", function()
   -- first lock.
   local function cross(kind)
     local a, b = open { name = "a" }, open { name = "b" }
-    b.session.process = { sessions = { [b.session] = true }, waits = {} }
+    b.session.process =
+      { sessions = { [b.session.id] = b.session }, waits = {} }
     local first, second = fixtures.name "first", fixtures.name "second"
     local one, held, go = a[kind](a, first), rlock.event(), rlock.event()
     local own = task.start(function()

@@ -23,6 +23,7 @@ local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
 local owner = require "rlock.lock.owner"
 local percent = require "rlock.util.percent"
+local sorted = require "rlock.util.sorted"
 
 local deadlock = {}
 
@@ -90,17 +91,12 @@ local function of_task(grants, task)
   return mine
 end
 
-local function is_before(a, b) return a.id < b.id end
-
 -- The newest grants of all clients of the process.
 local function all_grants(process)
-  local sessions, all = {}, {}
-  for session in pairs(process.sessions) do
-    sessions[#sessions + 1] = session
-  end
-  table.sort(sessions, is_before)
-  for _, session in ipairs(sessions) do
-    for _, granted in ipairs(session.watchdog:all(MOST)) do
+  local all = {}
+  for _, id in ipairs(sorted(process.sessions)) do
+    local session = process.sessions[id]
+    for _, granted in ipairs(session and session.watchdog:all(MOST) or {}) do
       all[#all + 1] = granted
     end
   end
@@ -175,7 +171,11 @@ local function find(wait, waits, by_name)
   local queue, seen = { { wait = wait } }, {}
   for _, step in ipairs(queue) do                   -- grows meanwhile
     local last = each_ahead(step.wait, by_name, function(granted)
-      if granted.owner == wait.task then return granted end
+      if granted.owner == wait.task then
+        -- Alone, it may be two owners on purpose: with two clients.
+        return (step.before or granted.lock.session == wait.lock.session)
+          and granted
+      end
       local its = waits[granted.owner]
       if its and its.is_active and not seen[its] then
         seen[its] = true

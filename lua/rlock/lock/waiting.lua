@@ -31,7 +31,7 @@ local deadlock          -- loaded when a client that holds something waits
 
 --- Why a task must not wait for a lock: see deadlock.enter.
 function waiting.deadlock(session, waiter, lock)
-  for its in next, session.process.sessions do
+  for _, its in next, session.process.sessions do
     if its.watchdog:is_needed() then
       deadlock = deadlock or require "rlock.lock.deadlock"
       return deadlock.enter(session, waiter, lock)

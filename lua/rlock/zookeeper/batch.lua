@@ -32,7 +32,7 @@ local function renew(self, now, deadline)
   self.round_trip = server.host.now() - sent
   each(self, now, function(item, lease)
     sender.answered(item, tonumber(lease), item.lock.record.target:renew(
-      item.owner_name, now, tonumber(lease)), sent)
+      item.owner_name, sent, tonumber(lease)), sent)
   end)
 end
 

@@ -300,19 +300,19 @@ function run.leave(self, deadline, _, owner)
   return { "left" }
 end
 
---- Renews a hold, after a sync.
+--- Renews a hold, after a sync that was sent then: its validity begins there.
 ---@return any # the reply
-function target:renew(owner, now, ms)
+function target:renew(owner, sent, ms)
   local entry = self:held_by(owner)
   if not entry then return { "lost" } end
-  hold_until(entry, max(entry.deadline, now + ms / 1000))
+  hold_until(entry, max(entry.deadline, sent + ms / 1000))
   return { "held" }
 end
 
-function run.renew(self, deadline, now, owner, ms)
+function run.renew(self, deadline, _, owner, ms)
   local ok, code, detail, sent = self.server:sync(deadline)
   if not ok then return nil, code, detail, true end
-  return self:renew(owner, now, tonumber(ms)), nil, nil, false, sent
+  return self:renew(owner, sent, tonumber(ms)), nil, nil, false, sent
 end
 
 -- The nodes of a queue, in order.

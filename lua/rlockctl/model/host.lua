@@ -21,8 +21,8 @@ local GRACE = 5           -- seconds that unwinding tasks get to clean up
 -- So many readings of the clock take no time, if none passes between them; each
 -- further one takes so many seconds.
 local READINGS, READING = 10000, 1e-4
--- So many steps of tasks take so many seconds.
-local STEPS, BURST = 10000, 0.01
+-- 10 000 steps of tasks, with four values each, take so many seconds.
+local STEPS, BURST = 4 * 10000, 0.01
 
 local create, resume = coroutine.create, coroutine.resume
 ---@type function, function
@@ -158,7 +158,7 @@ local function run_ready(self)
       end
       if self.on_resumed then self.on_resumed(host) end
     end
-    if n >= 4 * STEPS then return run_later(self, n) end
+    if n >= STEPS then return run_later(self, n) end
   end
   self.last = 0
 end
@@ -358,24 +358,24 @@ end
 
 -- The tasks of the host contract.
 local function add_tasks(host, universe)
-  local function start(is_daemon, fn, ...)
+  local function start(fn, ...)
     universe.serial = universe.serial + 1
     local task = setmetatable({
       host = host, serial = universe.serial, co = coroutine_of(universe),
-      over = false, is_daemon = is_daemon,
+      over = false, is_daemon = true,
     }, Task)
     host.tasks[task] = true
     make_ready(universe, task, task, fn, table.pack(...))
     return task
   end
-  function host.daemon(fn, ...) return start(true, fn, ...) end
-  host.service = host.daemon
+  host.daemon, host.service = start, start
   function host.spawn(fn, ...)
     if type(fn) ~= "function" then
       error("bad argument fn of rlock.spawn: must be a function", 2)
     end
-    host.alive = host.alive + 1
-    return start(false, fn, ...)
+    local task = start(fn, ...)
+    task.is_daemon, host.alive = false, host.alive + 1
+    return task
   end
   function host.current()
     local task = host.running
@@ -493,10 +493,11 @@ local function add_program(host, universe)
 end
 
 -- Time and randomness.
-local function add_clock(host, universe)
+local function add_clock(host, universe, offset)
   local Own = { host = host }
   for name, value in pairs(Event) do Own[name] = value end
   Own.__index = Own
+  local reading, since, speed = offset, universe.now, host.speed
   ---@type number, integer
   local before, readings = -1, 0
   function host.now()
@@ -509,11 +510,11 @@ local function add_clock(host, universe)
       now = now + READING
       universe.now, before = now, now
     end
-    return host.reading + (now - host.since) * host.speed
+    return reading + (now - since) * speed
   end
   --- Sets the speed of the clock; 1 is true time.
-  function host.set_speed(speed)
-    host.reading, host.since, host.speed = host.now(), universe.now, speed
+  function host.set_speed(new)
+    reading, since, speed, host.speed = host.now(), universe.now, new, new
   end
   function host.event()
     local serial = universe.serial + 1
@@ -547,8 +548,7 @@ function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},
     tasks = {}, alive = 0, speed = options.speed or 1,
-    reading = options.offset or 0, since = self.now, stalls_until = 0,
-    delayed = {},
+    stalls_until = 0, delayed = {},
   }
   insert(self.hosts, host)
   host.is_unwind = unwind.is
@@ -565,7 +565,7 @@ function Universe:host(options)
   add_tasks(host, self)
   add_program(host, self)
   add_calls(host)
-  add_clock(host, self)
+  add_clock(host, self, options.offset or 0)
   return host
 end
 

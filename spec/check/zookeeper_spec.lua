@@ -193,8 +193,8 @@ describe("a hold of a simulated ZooKeeper", function()
   it("keeps its node for as long as it is valid", function()
     play(1, function(self)
       local own = self.open(options())
-      local link, hold = own.session.server.connection, nil
-      hold = assert(own:lock("a"):hold())
+      local link = own.session.server.connection
+      local hold = assert(own:lock("a"):hold())
       local entry = next(own.session.server.entries)
       local route = self.network:route(self.host, self.ensemble[1])
       for _ = 1, 20 do

@@ -45,6 +45,13 @@ function run:found(what, text, at)
   self.universe.is_over = true
 end
 
+--- Ends the run: it cannot go on.
+-- @tparam string what the simulated server lacks, such as "command GEOADD"
+function run:lacks(what)
+  self.lack = self.lack or what
+  self.universe.is_over = true
+end
+
 -- The first line of the program in a traceback.
 local function line_in(self, message)
   for path, line in message:gmatch "\n%s*([^\n]-):(%d+): in " do
@@ -65,13 +72,18 @@ function run:uncaught(own, code, message)
     { process = own.host.label, line = line })
 end
 
--- Calls fn with each grant that a client holds, and the lock's name, until fn
--- returns true; returns that name.
+-- Calls fn with each grant that a client holds, and each permit without a lease
+-- of its own, until fn returns true; returns the name of that one.
 local function held_by(client, fn)
   for _, kind in next, client.session.kinds do
     for name, record in next, kind.records do
       for _, granted in next, record.grants do
         if granted.holds[1] and granted.state ~= "lost" and fn(granted) then
+          return name
+        end
+      end
+      for _, permit in next, record.taken or {} do
+        if permit.watched and permit.state ~= "lost" and fn(permit) then
           return name
         end
       end
@@ -88,7 +100,7 @@ function run:ending(own)
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do
     local name = not client.session.is_closed and held_by(client, is_any)
     if name then
-      self:found("unlock", ("process %s has ended without unlocking %s")
+      self:found("unlock", ("process %s has ended without releasing %s")
         :format(own.host.label, name), { process = own.host.label })
     end
   end
@@ -192,7 +204,7 @@ local function look_for_abandoned(self)
       local name = held_by(client, is_twice)
       if name then
         return self:found("unlock", ("a task of process %s has ended without "
-          .. "unlocking %s"):format(own.host.label, name),
+          .. "releasing %s"):format(own.host.label, name),
           { process = own.host.label })
       end
     end
@@ -207,11 +219,8 @@ local function look(self)
   look_for_abandoned(self)
   local before = now - self.patience
   if before >= self.calm_at then
-    local what, text, wait = waits.endless(self, before)
-    if what then
-      return self:found(what, text,
-        { process = wait.lock.session.host.label })
-    end
+    local what, text, host = waits.endless(self, before)
+    if what then return self:found(what, text, { process = host.label }) end
   end
   local ends = math.max(self.span, self.calm_at)
   if now >= ends and (not waits.any(self, ends)
@@ -231,6 +240,7 @@ local function new(program, seed, options)
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {}, moments = {}, lease = 0,
   }, run)
+  function self.network.on_lack(_, what) self:lacks(what) end
   self.invariants = invariants.new(self)
   self.patience = 2 * (options.lease or LEASE) + PATIENCE
   self.calm_at = plans.ends(self.plan) + RESTART
@@ -246,7 +256,7 @@ local function simulate(program, seed, options)
     universe:run(universe.now + LOOK)
     if not universe.is_over then look(self) end
   end
-  if not self.fault then check_end(self) end
+  if not self.fault and not self.lack then check_end(self) end
   return self
 end
 
@@ -264,6 +274,7 @@ table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 --   `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
 --   servers.lua, with their number of `replicas`; `data`: name -> value
 -- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
+--   `lack`: what the simulated server lacks, or nil;
 --   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
 --   `sort`, of its servers; of a probe `moments` and `lease`
 function programs.run(program, seed, options)

@@ -43,7 +43,8 @@ end
 -- @tparam table program of programs.run
 -- @tparam table options `processes`, `span`, `strict`; `seed`, the first;
 --   `groups`, a set of names of plan.groups; `is_over(result)`: stop?
--- @treturn table `runs`; `codes`; with a fault also `seed`; `run`, in which it
+-- @treturn table `runs`; `codes`; `lack`, for which it has ended: what the
+--   simulated server lacks, such as "command GEOADD"; with a fault also `seed`; `run`, in which it
 --   was found; `shown`, the run with the few faults that are needed and with
 --   steps; `is_reproducible`
 function search.run(program, options)
@@ -51,7 +52,8 @@ function search.run(program, options)
   local function try(seed, more)
     local run = programs.run(program, seed, with(options, more))
     count(result, run)
-    if run.fault then
+    result.lack = run.lack
+    if run.fault and not run.lack then
       result.seed, result.run = seed, run
       explain(program, result, with(options, { lease = more.lease }))
     end
@@ -59,7 +61,7 @@ function search.run(program, options)
   end
   local probe = try(PROBE, { is_probe = true })
   local seed = options.seed
-  while not result.run and not options.is_over(result) do
+  while not result.run and not result.lack and not options.is_over(result) do
     try(seed, { lease = probe.lease,
       plan = plans.make(seed, probe, options.groups) })
     seed = seed + 1

@@ -8,6 +8,8 @@ local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
 local link = require "rlockctl.simulate.link"
 local sentinels = require "rlockctl.simulate.sentinels"
 
+local values = require "rlockctl.model.lua51.values"
+
 local servers = {}
 
 local SHARDS, ENSEMBLE, TICK = 4, 3, 1  -- counts; seconds
@@ -95,7 +97,9 @@ function servers.read(run, ...)
   end
   local server = server_of(run, words[2] or "")
   server:tick()
-  return seen(server.redis:call(words))
+  local ok, reply = pcall(server.redis.call, server.redis, words)
+  if ok then return seen(reply) end
+  run:lacks(values.lack_of(reply) or error(reply, 0))
 end
 
 -- choosing --------------------------------------------------------------------

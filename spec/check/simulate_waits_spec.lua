@@ -12,10 +12,11 @@ local function stage()
   local process = { host = host, clients = {}, tasks = {} }
   host.process = process
   local run = { universe = { now = 100 }, processes = { process },
-    patience = 10, granted_at = {}, waits = {} }
+    patience = 10, coming = 0, granted_at = {}, waits = {} }
   local task = { host = host, serial = 1 }
-  run.waits[task] = { task = task, locks = { lock }, show = lock.show,
-    lock = lock, since = 0 }
+  process.tasks = { task, { host = host, serial = 2 } }  -- the other one sleeps
+  run.waits[task] = { task = task, locks = { lock }, what = lock, host = host,
+    since = 0 }
   return run
 end
 

@@ -64,7 +64,7 @@ files["spec/unit/*_spec.lua"] = { std = "min+busted" }
 for _, file in ipairs {
   "spec/redis/*_spec.lua", "spec/cli/*_spec.lua", "spec/check/*_spec.lua",
   "spec/interop/*_spec.lua",
-  "spec/soak/*_spec.lua",
+  "spec/soak/*_spec.lua", "examples/simulate/*_spec.lua",
 } do
   files[file] = { std = "lua54+busted" }
 end

@@ -57,6 +57,18 @@ describe("the modules of two hosts", function()
     end
   end)
 
+  between_two("close clients in the order in which they were opened", function(
+      self, hosts, modules, closers)
+    local clients, order = {}, {}
+    for i = 1, 5 do
+      clients[i] = assert(within(self, hosts[1], modules[1].open, URL))
+      clients[i].session.close = function() order[#order + 1] = i end
+    end
+    within(self, hosts[1], closers[1])
+    assert.same({ 1, 2, 3, 4, 5 }, order)
+    assert.equal(5, #clients)
+  end)
+
   between_two("run commands and the local server by their hosts", function(self,
       hosts, modules)
     hosts[1].start_local = function(host, options)

@@ -36,6 +36,32 @@ describe("a simulation", function()
     assert.equal(0, found.status)
   end)
 
+  it("runs programs with two clients, which read metrics", function()
+    local found = simulate("--faults", "none", "--runs", "1", file("two", [[
+      local rlock = require "rlock"
+      local one, other = assert(rlock.open()), assert(rlock.open())
+      assert(one:lock("name"):with(function() return true end))
+      assert(other:lock("name"):with(function() return true end))
+      assert(rlock.metrics():find "rlock_acquired_total{.-} 2\n")]]))
+    assert.equal("2 runs: no fault found\n", found.out)
+  end)
+
+  it("finds an error that leaves tasks waiting, and a stray yield", function()
+    local found = simulate("--faults", "none", "--runs", "1", file("yield", [[
+      local rlock = require "rlock"
+      rlock.spawn(function() rlock.event():wait() end)
+      rlock.sleep(1)
+      coroutine.yield()]]))
+    assert.equal(1, found.status)
+    assert.matches("a task called coroutine.yield", found.out)
+    found = simulate("--faults", "none", "--runs", "1", file("argument", [[
+      require "rlock".spawn "x"]]))
+    assert.matches("bad argument fn of rlock.spawn", found.out)
+    found = simulate("--faults", "none", "--runs", "1", file("stuck", [[
+      require "rlock".event():wait()]]))
+    assert.matches("deadlock: every task waits", found.out)
+  end)
+
   it("finds nothing without faults", function()
     local found = simulate("--seed", "1", "--runs", "50", "--faults", "none",
       PLACE .. "slow_effect.lua")
@@ -91,8 +117,10 @@ describe("a simulation", function()
         'process %d.1 waits for permits "name"',
       ['client:latch("name"):set(1); client:latch("name"):wait()'] =
         'process %d.1 waits for latch "name"',
-      ['rlock.event():wait()'] = "process %d.1 waits for an event or a task",
-      ['rlock.spawn(function() rlock.event():wait() end):join()'] =
+      [ [[local shared = require("rlock.simulate").shared "first"
+        if shared.is_there then client:semaphore("name"):acquire() end
+        shared.is_there = true
+        rlock.spawn(function() rlock.event():wait() end):join()]] ] =
         "process %d.1 waits for an event or a task",
     } do
       local found = simulate("--seed", "1", "--faults", "none", "--runs", "1",

@@ -23,12 +23,15 @@ local function run(self, fn, ...)
   if host.is_unwind(self.results[2]) then error(self.results[2], 0) end
 end
 
---- Starts a task with fn(...).
-function task.start(fn, ...)
-  local self = setmetatable({ over = host.event() }, Task)
-  self.task = host.spawn(run, self, fn, ...)
+--- Starts a task with fn(...) on a host.
+function task.start_on(its, fn, ...)
+  local self = setmetatable({ over = its.event() }, Task)
+  self.task = its.spawn(run, self, fn, ...)
   return self
 end
+
+--- Starts a task with fn(...).
+function task.start(fn, ...) return task.start_on(host, fn, ...) end
 
 --- Waits for its end; returns fn's results or raises its error.
 -- @tparam[opt=30] number seconds

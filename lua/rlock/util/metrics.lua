@@ -162,7 +162,7 @@ end
 function metrics.numbers(host)
   local numbers, meters = {}, meters_of(host)
   for key, n in pairs(meters.past) do numbers[key] = n end
-  for meter in pairs(meters.open) do meter:add_to(numbers) end
+  for meter in next, meters.open do meter:add_to(numbers) end
   return numbers
 end
 

@@ -6,6 +6,10 @@
 --  An item is a table whose `fire(item)` is called at its `deadline`, in true
 --  time. An item with a `host` belongs to that process: a dead process drops
 --  it, and a stalled one delays it; delayed items fire in the order of `rank`.
+--
+--  To a program, a host is as host/uv.lua: spec/check/host_spec.lua runs on
+--  both. Tasks take no time, unless one reads the clock again and again, or
+--  they wake each other again and again: a loop until some time ends.
 
 local guard = require "rlock.host.uv.guard"
 local unwind = require "rlock.host.uv.unwind"
@@ -13,9 +17,16 @@ local unwind = require "rlock.host.uv.unwind"
 local sim = {}
 
 local EPOCH = 1700000000  -- the wall clock at time 0
+local GRACE = 5           -- seconds that unwinding tasks get to clean up
+-- So many readings of the clock take no time, if none passes between them; each
+-- further one takes so many seconds.
+local READINGS, READING = 10000, 1e-4
+-- 10 000 steps of tasks, with four values each, take so many seconds.
+local STEPS, BURST = 4 * 10000, 0.01
 
 local create, resume = coroutine.create, coroutine.resume
 local running, yield = coroutine.running, coroutine.yield
+local isyieldable = coroutine.isyieldable
 local insert, remove, unpack = table.insert, table.remove, table.unpack
 
 -- randomness ------------------------------------------------------------------
@@ -56,7 +67,7 @@ Universe.stream = sim.stream
 function sim.new(seed)
   return setmetatable({
     seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
-    random = sim.stream(seed, "universe"),
+    hosts = {}, random = sim.stream(seed, "universe"),
   }, Universe)
 end
 
@@ -102,6 +113,18 @@ local function make_ready(self, task, a, b, c)
   self.last = n + 4
 end
 
+local finished
+
+-- Lets time pass before the tasks after ready[n] run.
+local function run_later(self, n)
+  local count = self.last - n
+  local rest = table.move(self.ready, n + 1, self.last, 1, {})
+  self.ready, self.last = {}, 0
+  self:after(BURST, function()
+    for i = 1, count, 4 do make_ready(self, unpack(rest, i, i + 3)) end
+  end)
+end
+
 local function run_ready(self)
   local n, ready = 0, self.ready
   while n < self.last do
@@ -115,8 +138,12 @@ local function run_ready(self)
       host.running = task
       resume(task.co, a, b, c)
       host.running = nil
+      if not task.wait_of and not task.over then     -- the program has yielded
+        finished(task, false, debug.traceback(task.co, unwind.ASTRAY))
+      end
       if self.on_resumed then self.on_resumed(host) end
     end
+    if n >= STEPS then return run_later(self, n) end
   end
   self.last = 0
 end
@@ -128,11 +155,7 @@ local function hold_back(item, host)
   insert(host.delayed, item)
 end
 
---- Runs until a point of true time, until no items are left, or until something
---  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
---  is set.
--- @tparam number deadline
-function Universe:run(deadline)
+local function loop(self, deadline)
   run_ready(self)
   local n = self.n
   local item = self[n]
@@ -151,6 +174,26 @@ function Universe:run(deadline)
     n = self.n
     item = self[n]
   end
+end
+
+-- Ends the programs whose tasks wait, although no items are left.
+-- @treturn boolean whether there are any
+local function end_stuck(self)
+  local found = false
+  for _, host in ipairs(self.hosts) do
+    found = not host.is_dead and host.stop(1, unwind.STUCK) or found
+  end
+  return found
+end
+
+--- Runs until a point of true time, until no items are left, or until something
+--  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
+--  is set.
+-- @tparam number deadline
+function Universe:run(deadline)
+  repeat
+    loop(self, deadline)
+  until self.n > 0 or self.is_over or not end_stuck(self)
   if deadline > self.now and not self.is_over then self.now = deadline end
 end
 
@@ -159,16 +202,17 @@ end
 local Task = {}
 Task.__index = Task
 
-local function finished(task, ok, ...)
+function finished(task, ok, ...)
   local host = task.host
   task.over = true
   host.tasks[task] = nil
   if ok then
     task.results = { n = select("#", ...), ... }
   elseif not unwind.is((...)) then
-    host.faults[#host.faults + 1] = tostring((...))
+    host.failed((...))
   end
-  if not task.joiners then return end
+  if not task.is_daemon then host.ended() end
+  if not task.joiners or host.is_ending then return end
   for _, event in ipairs(task.joiners) do event:set() end
 end
 
@@ -186,9 +230,9 @@ local function main(task, fn, values)
   until not task
 end
 
---- Waits until the task has ended.
--- @return what its function returned; nothing if it was cancelled or failed
+--- As that of host/uv.lua.
 function Task:join()
+  self.host.current()
   if not self.over then
     local event = self.host.event()
     self.joiners = self.joiners or {}
@@ -198,17 +242,19 @@ function Task:join()
   if self.results then
     return unpack(self.results, 1, self.results.n)
   end
+  return nil, "cancelled", self.unwinding and self.unwinding.why
 end
 
 --- Cancels the task, as that of host/uv.lua.
 function Task:cancel(why)
-  if self.over or self.unwinding then return end
+  if self.over or self.unwinding then return false end
   local cancellation, wait = unwind.new(why or "cancelled"), self.wait_of
   self.unwinding = cancellation
-  if not wait then return end               -- raised at its next wait
+  if not wait then return true end          -- raised at its next wait
   self.wait_of, self.unwound = nil, true
   wait:abandon()
   make_ready(self.host.universe, self, nil, "cancelled", cancellation)
+  return true
 end
 
 -- events ----------------------------------------------------------------------
@@ -267,6 +313,11 @@ function Event:pause(seconds)
 end
 
 function Event:wait(seconds)
+  if seconds ~= nil and (type(seconds) ~= "number" or seconds ~= seconds) then
+    error("bad seconds: must be a number", 2)
+  elseif self.waiter then
+    error("another task waits for this event already", 2)
+  end
   local is_set, _, cancellation = self:pause(seconds)
   if is_set == nil then error(cancellation, 0) end
   return is_set
@@ -284,24 +335,32 @@ end
 
 -- The tasks of the host contract.
 local function add_tasks(host, universe)
-  function host.daemon(fn, ...)
+  local function start(fn, ...)
     universe.serial = universe.serial + 1
     local task = setmetatable({
       host = host, serial = universe.serial, co = coroutine_of(universe),
-      over = false,
+      over = false, is_daemon = true,
     }, Task)
     host.tasks[task] = true
     make_ready(universe, task, task, fn, table.pack(...))
     return task
   end
-  host.spawn, host.service = host.daemon, host.daemon
-  function host.current()
-    local task = host.running
-    if not task or running() ~= task.co then
-      error("no task is running", 2)
+  host.daemon, host.service = start, start
+  function host.spawn(fn, ...)
+    if type(fn) ~= "function" then
+      error("bad argument fn of rlock.spawn: must be a function", 2)
     end
+    local task = start(fn, ...)
+    task.is_daemon, host.alive = false, host.alive + 1
     return task
   end
+  function host.current()
+    local task = host.running
+    if not task or running() ~= task.co then error(unwind.OUTSIDE, 3) end
+    if not isyieldable() then error(unwind.NOT_HERE, 3) end
+    return task
+  end
+  function host.is_running() return host.running ~= nil end
   function host.whole(fn, ...) return fn(...) end
   host.guard = guard
   host.whole_wait = host.whole
@@ -328,17 +387,110 @@ local function add_calls(host)
   host.wake = wake
 end
 
+-- Cancels all tasks but daemons, in the order of their start.
+local function cancel_all(host)
+  local list = {}
+  for task in next, host.tasks do
+    if not task.is_daemon then list[#list + 1] = task end
+  end
+  table.sort(list, function(a, b) return a.serial < b.serial end)
+  for _, task in ipairs(list) do task:cancel "the program ends" end
+end
+
+-- The program of a process, which ends with the last of its tasks, by an error
+-- that nothing catches, or by `exit`.
+local function add_program(host, universe)
+  local program
+
+  -- Calls fn(program) after the tasks that are ready.
+  local function later(seconds, fn)
+    local its = program
+    local item = universe:after(seconds, function()
+      if program == its then fn(its) end
+    end)
+    item.host, item.rank = host, 1
+  end
+
+  local function finish(its)
+    program = nil
+    for task in next, host.tasks do task.is_daemon = true end
+    host.alive = 0
+    if its.status then return its.over(nil, its.status, its.message) end
+    its.over(true, its.main.results)
+  end
+
+  --- Starts the program: as `run` of host/uv.lua, but returns at once.
+  -- @tparam function over is called with the results of `run`, outside of any
+  --   task
+  -- @tparam function fn
+  function host.start(over, fn, ...)
+    program = { over = over, main = host.spawn(fn, ...) }
+  end
+
+  --- Cancels all tasks of the program, which is over when they have ended.
+  -- @tparam integer status
+  -- @tparam[opt] string message
+  -- @treturn boolean false if it ends already
+  function host.stop(status, message)
+    if not program or program.status then return false end
+    program.status, program.message, host.is_ending = status, message, true
+    later(0, function(its)
+      host.is_ending = nil
+      cancel_all(host)
+      if host.alive == 0 then return finish(its) end
+      later(GRACE, finish)
+    end)
+    return true
+  end
+
+  --- As that of host/uv.lua.
+  function host.exit(status, message)
+    if type(status) ~= "number" then status = status == false and 1 or 0 end
+    host.stop(status, message)
+    local task = host.running
+    if not task then return end
+    task.unwinding, task.unwound = unwind.new "exit", true
+    error(task.unwinding, 0)
+  end
+
+  --- Is called with an error that a task did not catch.
+  function host.failed(message)
+    if program then return host.stop(1, message) end
+    host.faults[#host.faults + 1] = message
+  end
+
+  -- A task that is no daemon has ended.
+  function host.ended()
+    host.alive = host.alive - 1
+    if host.alive > 0 or not program or host.is_ending then return end
+    later(0, function(its)
+      if host.alive == 0 then finish(its) end
+    end)
+  end
+end
+
 -- Time and randomness.
-local function add_clock(host, universe)
+local function add_clock(host, universe, offset)
   local Own = { host = host }
   for name, value in pairs(Event) do Own[name] = value end
   Own.__index = Own
+  local reading, since, speed = offset, universe.now, host.speed
+  local before, readings = -1, 0
   function host.now()
-    return host.reading + (universe.now - host.since) * host.speed
+    local now = universe.now
+    if now ~= before then
+      before, readings = now, 0
+    elseif readings < READINGS then
+      readings = readings + 1
+    else
+      now = now + READING
+      universe.now, before = now, now
+    end
+    return reading + (now - since) * speed
   end
   --- Sets the speed of the clock; 1 is true time.
-  function host.set_speed(speed)
-    host.reading, host.since, host.speed = host.now(), universe.now, speed
+  function host.set_speed(new)
+    reading, since, speed, host.speed = host.now(), universe.now, new, new
   end
   function host.event()
     local serial = universe.serial + 1
@@ -347,7 +499,12 @@ local function add_clock(host, universe)
       serial = serial, waiter = nil, deadline = nil, is_set = nil,
     }, Own)
   end
-  function host.sleep(seconds) host.event():wait(math.max(seconds, 1e-9)) end
+  function host.sleep(seconds)
+    if type(seconds) ~= "number" or seconds ~= seconds then
+      error("bad seconds: must be a number", 2)
+    end
+    host.event():wait(math.max(seconds, 1e-9))
+  end
   local random = sim.stream(universe.seed, host.label)
   host.random_number = random
   function host.random(n)
@@ -360,16 +517,21 @@ end
 --- Adds a process.
 -- @tparam table options name; speed (of its clock, 1 is true time) and offset
 --   (seconds)
--- @treturn table a host; `faults` collects errors that its tasks did not catch,
---   `tasks` has those that have not ended
+-- @treturn table a host; `tasks` has those that have not ended, `alive` is the
+--   number of those that are no daemons; `faults` collects errors that they did
+--   not catch, unless the process has a program
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},
-    tasks = {}, speed = options.speed or 1, reading = options.offset or 0,
-    since = self.now, stalls_until = 0, delayed = {},
+    tasks = {}, alive = 0, speed = options.speed or 1,
+    stalls_until = 0, delayed = {},
   }
+  insert(self.hosts, host)
   host.is_unwind = unwind.is
-  function host.time() return EPOCH + math.floor(self.now) end
+  function host.time()
+    host.now()                        -- counts as a reading of the clock
+    return EPOCH + math.floor(self.now)
+  end
   function host.log(level, text)
     if self.on_log then self.on_log(host, level, text) end
   end
@@ -377,8 +539,9 @@ function Universe:host(options)
     return self.connect(host, connection_options)
   end
   add_tasks(host, self)
+  add_program(host, self)
   add_calls(host)
-  add_clock(host, self)
+  add_clock(host, self, options.offset or 0)
   return host
 end
 

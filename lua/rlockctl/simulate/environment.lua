@@ -19,10 +19,6 @@ end
 local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
   "^http", "^lfs$", "^hiredis", "^resty%." }
 
--- A loop that reads the clock makes it go on: after so many readings without a
--- wait, each takes so many seconds.
-local READINGS, READING = 1000, 0.001
-
 --- The code of rlock in the message of an error that nothing caught, or nil.
 -- @tparam string message with a traceback
 function environment.code_of(message)
@@ -47,33 +43,25 @@ end
 
 -- time and randomness ---------------------------------------------------------
 
-local function add_time(env, process)
-  local host, readings, at = process.host, 0, nil
-  local function reading()
-    local universe = host.universe
-    if at ~= universe.now then at, readings = universe.now, 0 end
-    readings = readings + 1
-    if readings > READINGS then
-      universe.now = universe.now + READING
-      at = universe.now
-    end
-  end
-  function process.now()
-    reading()
-    return host.now()
-  end
+--- Adds the time of a process to its globals.
+-- @tparam table env `os`
+-- @tparam table process `host`, `began`
+function environment.add_time(env, process)
+  local host = process.host
   function env.os.time(fields)
     if fields then return os.time(fields) end
-    reading()
     return host.time()
   end
   function env.os.date(format, time)
     return os.date(format, time or host.time())
   end
-  function env.os.clock() return process.now() - process.began end
+  function env.os.clock() return host.now() - process.began end
 end
 
-local function add_random(env, process)
+--- Adds the randomness of a process to its globals.
+-- @tparam table env `math`
+-- @tparam table process `host`
+function environment.add_random(env, process)
   local random = sim.stream(process.host.universe.seed,
     process.host.label .. " program")
   function env.math.random(first, last)
@@ -216,8 +204,8 @@ function environment.new(process)
     env[name] = copy(_G[name])
   end
   env._G, env.pairs, env.arg = env, order.pairs, process.run.program.arg
-  add_time(env, process)
-  add_random(env, process)
+  environment.add_time(env, process)
+  environment.add_random(env, process)
   add_files(env, process)
   add_modules(env, process)
   add_assert(env, process)

@@ -39,6 +39,14 @@ function network:server(name)
   return added
 end
 
+--- Makes every address lead to one server.
+function network:lead_to(its)
+  function self.universe.connect(host, options)
+    options.host = options.host or options.path
+    return link.connect(self:route(host, its), options)
+  end
+end
+
 --- The way between a client and a server: `links`, its connections; `delay`;
 --  `forth` and `back`, the times until which nothing arrives that is sent in
 --  this direction; `refuses_until`, for new connections.

@@ -4,7 +4,6 @@
 
 local environment = require "rlockctl.simulate.environment"
 local servers = require "rlockctl.simulate.servers"
-local unwind = require "rlock.host.uv.unwind"
 
 local process = {}
 process.__index = process
@@ -13,31 +12,7 @@ local SPREAD = 0.01                     -- seconds in which processes start
 
 local entry_point                       -- loaded when a program first runs
 
--- tasks -----------------------------------------------------------------------
-
-local Mark = {}
-function Mark.__close(self, message)
-  local own = self.process
-  own.count = own.count - 1
-  if message ~= nil and not unwind.is(message) then return end    -- `failed`
-  if own.count == 0 then own:finish() end
-end
-
-local function work(self, fn, ...)
-  local _ <close> = setmetatable({ process = self }, Mark)
-  return fn(...)
-end
-
-local function add_tasks(self, host)
-  local daemon = host.daemon
-  function host.spawn(fn, ...)
-    self.count = self.count + 1
-    local task = daemon(work, self, fn, ...)
-    self.tasks[#self.tasks + 1] = task
-    return task
-  end
-  function host.is_running() return true end
-end
+-- the start -------------------------------------------------------------------
 
 -- The only server, wherever the program thinks it is.
 local function start_local(_, options)
@@ -49,7 +24,10 @@ local function refuse_exec()
   error("rlock.exec cannot be simulated", 3)
 end
 
--- the start -------------------------------------------------------------------
+--- Makes a host refuse what cannot be simulated.
+function process.adapt(host)
+  host.start_local, host.exec = start_local, refuse_exec
+end
 
 local function make_host(self)
   local run = self.run
@@ -57,11 +35,13 @@ local function make_host(self)
   local random = run.universe.stream(run.seed, "process " .. label)
   local host = run.universe:host { name = label, offset = random() * 1000,
     speed = 1 + (random() - 0.5) * 0.0004 }
-  host.start_local, host.exec = start_local, refuse_exec
+  process.adapt(host)
   host.version = run.program.version
-  host.faults = setmetatable({}, { __newindex = function(_, _, message)
+  local failed = host.failed
+  function host.failed(message)
     self:failed(message)
-  end })
+    failed(message)
+  end
   self.host, host.process = host, self
   return random() * SPREAD
 end
@@ -77,7 +57,6 @@ local function add_rlock(self)
     if client then self.clients[#self.clients + 1] = client end
     return client, code, detail
   end
-  rlock.now = self.now
   self.rlock, self.close_all = rlock, close_all
 end
 
@@ -89,37 +68,31 @@ end
 --   how: "done", "exit", "code", "error"
 function process.start(run, number, life)
   local self = setmetatable({ run = run, number = number, life = life,
-    clients = {}, tasks = {}, count = 0, open = {}, began = 0 }, process)
+    clients = {}, open = {}, began = 0 }, process)
   local delay = make_host(self)
   local host = self.host
   self.began = host.now()
-  add_tasks(self, host)
   self.env = environment.new(self)
   add_rlock(self)
   self.simulate = run.invariants:module_for(self)
   run.universe:after(life == 1 and delay or 0, function()
-    host.spawn(environment.main(self), table.unpack(run.program.arg))
+    host.start(function(...) self:finish(...) end, environment.main(self),
+      table.unpack(run.program.arg))
   end)
   return self
 end
 
 -- the end ---------------------------------------------------------------------
 
---- Closes the clients after all tasks have ended.
-function process:finish()
-  if self.ending then return end
-  self.ending = "done"
-  self.run:ending(self)
-  self:close()
-end
-
-function process:close()
-  local current = self.host.running
+--- All tasks have ended, see host.start: closes the clients.
+function process:finish(is_done, _, message)
+  if is_done then
+    self.ending = "done"
+    self.run:ending(self)
+  elseif message then
+    self:failed(message)
+  end
   self.host.daemon(function()
-    for _, task in ipairs(self.tasks) do
-      if task ~= current then task:cancel "the program ends" end
-    end
-    for _, task in ipairs(self.tasks) do task:join() end
     self.close_all()
     self.is_closed = true
     self.run:ended(self)
@@ -133,17 +106,15 @@ function process:failed(message)
   local code = environment.code_of(message)
   self.ending, self.message = code and "code" or "error", message
   self.run:uncaught(self, code, message)
-  self:close()
 end
 
 --- os.exit.
 function process:exit(status)
   if not self.ending then
-    self.ending, self.status = "exit", status
+    self.ending = "exit"
     self.run:ending(self)
-    self:close()
   end
-  error(unwind.new "the program has called os.exit", 0)
+  self.host.exit(status)
 end
 
 --- What the program prints.

@@ -45,6 +45,18 @@ function run:found(what, text, at)
   self.universe.is_over = true
 end
 
+--- Notes the first use of what differs between two runs of a seed.
+-- @tparam string what
+function run:depends_on_addresses(what)
+  if self.cause then return end
+  local info = debug.getinfo(3, "Sl")
+  if info.what == "C" or not info.source:find "^@" then
+    info = debug.getinfo(4, "Sl") or info
+  end
+  self.cause = ("Likely cause: %s, at %s:%d"):format(what,
+    info.short_src:match "[^/]*$", info.currentline)
+end
+
 --- Ends the run: it cannot go on.
 -- @tparam string what the simulated server lacks, such as "command GEOADD"
 function run:lacks(what)
@@ -274,7 +286,8 @@ table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 --   `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
 --   servers.lua, with their number of `replicas`; `data`: name -> value
 -- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
---   `lack`: what the simulated server lacks, or nil;
+--   `lack`: what the simulated server lacks, or nil; `cause`: a sentence, why
+--   another run of the seed may differ, or nil;
 --   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
 --   `sort`, of its servers; of a probe `moments` and `lease`
 function programs.run(program, seed, options)

@@ -5,7 +5,6 @@
 
 local clusters = require "rlockctl.simulate.cluster"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
-local link = require "rlockctl.simulate.link"
 local sentinels = require "rlockctl.simulate.sentinels"
 
 local values = require "rlockctl.model.lua51.values"
@@ -30,13 +29,7 @@ end
 local make = {}                         -- sort -> function(run)
 
 -- Every URL leads to the one server.
-function make.redis(run)
-  local server = add(run, "redis")
-  function run.universe.connect(host, options)
-    options.host = options.host or options.path
-    return link.connect(run.network:route(host, server), options)
-  end
-end
+function make.redis(run) run.network:lead_to(add(run, "redis")) end
 
 function make.sentinel(run)
   add(run, "redis")

@@ -136,28 +136,36 @@ local function is_parked(task)
   return event and event.pause and not event.deadline and not event.is_delayed
 end
 
+-- The tasks of the program that have not ended, in the order of their start.
+local function tasks_of(host)
+  local list = {}
+  for task in next, host.tasks do
+    if not task.is_daemon then list[#list + 1] = task end
+  end
+  table.sort(list, function(a, b) return a.serial < b.serial end)
+  return list
+end
+
 -- What each task of a process waits for; nil if one does something else, or if
 -- a callback of a hold may wake one.
 -- @treturn table texts, which may have duplicates
 -- @treturn string tells this state apart from others
 local function all_waiting(run, process)
-  local texts, marks, count = {}, {}, 0
-  local parked = false
-  for _, task in ipairs(process.tasks) do
+  local texts, marks, parked = {}, {}, false
+  local tasks = tasks_of(process.host)
+  for i, task in ipairs(tasks) do
     local wait = run.waits[task]
     if wait then
       texts[#texts + 1] = name_of(wait)
-    elseif not task.over then
-      if not is_parked(task) then return nil end
+    elseif is_parked(task) then
       parked = true
+    else
+      return nil
     end
-    if not task.over then
-      count = count + 1
-      marks[count] = ("%d:%s"):format(task.serial,
-        wait and wait.since or task.wait_of.serial)
-    end
+    marks[i] = ("%d:%s"):format(task.serial,
+      wait and wait.since or task.wait_of.serial)
   end
-  if count == 0 or parked and holds_anything(process) then return nil end
+  if not tasks[1] or parked and holds_anything(process) then return nil end
   if not texts[1] then
     texts[1] = ("process %s waits for an event or a task"):format(
       process.host.label)

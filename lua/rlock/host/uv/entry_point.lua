@@ -83,7 +83,7 @@ return function(host)
   --- The default `log` of `open()`; `rlockctl --log` sets it.
   rlock.default_log = nil
 
-  local clients = setmetatable({}, { __mode = "k" })
+  local clients, count = setmetatable({}, { __mode = "k" }), 0
 
   --- Opens a client.
   -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
@@ -113,7 +113,8 @@ return function(host)
     local opened
     opened, code, detail = client.open(host, full)
     if not opened then return nil, code, detail end
-    clients[opened] = true
+    count = count + 1
+    clients[opened] = count
     return opened
   end
 
@@ -141,9 +142,12 @@ return function(host)
     return status
   end
 
-  -- Closes every client.
+  -- Closes every client, in the order in which they were opened.
   local function close_all()
-    for open in pairs(clients) do open:close() end
+    local list = {}
+    for open in next, clients do list[#list + 1] = open end
+    table.sort(list, function(a, b) return clients[a] < clients[b] end)
+    for _, open in ipairs(list) do open:close() end
   end
 
   --- Runs fn as a task until it and all other tasks have ended, then closes

@@ -103,9 +103,6 @@ local function finished(task, ok, ...)
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
 end
 
-local ASTRAY = "a task called coroutine.yield, and nothing resumes it: use "
-  .. "rlock.sleep, rlock.event, or a coroutine of its own"
-
 -- Handles the results of a resume: the task waits again, or its xpcall has
 -- ended, or the program itself called coroutine.yield.
 local function stepped(task, resumed, ended, ...)
@@ -115,7 +112,7 @@ local function stepped(task, resumed, ended, ...)
   if state_of(task.co) == "dead" then
     finished(task, ended, ...)
   else
-    finished(task, false, debug.traceback(task.co, ASTRAY))
+    finished(task, false, debug.traceback(task.co, unwind.ASTRAY))
   end
 end
 
@@ -172,12 +169,10 @@ end
 function tasks.current()
   local task = current
   if not task or running() ~= task.co then
-    error("rlock waits, so it runs in a task: use rlock.spawn (or rlock.run "
-      .. "under plain lua), not a coroutine of your own", 3)
+    error(unwind.OUTSIDE, 3)
   end
   if not isyieldable() then
-    error("rlock cannot wait here: inside table.sort, string.gsub, a "
-      .. "metamethod of C or while a module is being required", 3)
+    error(unwind.NOT_HERE, 3)
   end
   return task
 end
@@ -462,7 +457,7 @@ local function loop_until_over()
     if not ok then return nil, message end
     if ending and ending.is_over then break end
     if alive > 0 and first > last and not ending then
-      end_program(1, "deadlock: every task waits, and nothing can wake one")
+      end_program(1, unwind.STUCK)
       check_for_end()
     end
   end

@@ -1,7 +1,16 @@
---- The error that unwinds a cancelled task. The model's host shares this file,
---  which requires no other one.
+--- The error that unwinds a cancelled task, and the messages about misuse of
+--  tasks. The model's host shares this file, which requires no other one.
 
 local unwind = {}
+
+-- Each is one constant, so that programs start fast.
+unwind.ASTRAY = "a task called coroutine.yield, and nothing resumes it: use \z
+  rlock.sleep, rlock.event, or a coroutine of its own"
+unwind.OUTSIDE = "rlock waits, so it runs in a task: use rlock.spawn (or \z
+  rlock.run under plain lua), not a coroutine of your own"
+unwind.NOT_HERE = "rlock cannot wait here: inside table.sort, string.gsub, a \z
+  metamethod of C or while a module is being required"
+unwind.STUCK = "deadlock: every task waits, and nothing can wake one"
 
 local Unwind = { __name = "rlock.unwind" }
 Unwind.__tostring = function(self) return self.why end

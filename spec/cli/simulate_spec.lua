@@ -276,6 +276,41 @@ describe("a simulation", function()
     assert.equal(found.out, simulate("--seed", "1", "--log", path).out)
   end)
 
+  it("ends a loop that neither waits nor reads the clock", function()
+    local found = simulate("--seed", "1", file("busy", [[
+      local n = 0
+      while true do n = n + 1 end]]))
+    assert.equal(1, found.status)
+    assert.matches("busy.lua:2: .*a loop neither waits nor reads the clock",
+      found.out)
+  end)
+
+  it("lets no pcall catch os.exit", function()
+    local found = simulate("--seed", "1", "--runs", "3", file("exit", [[
+      pcall(function() xpcall(os.exit, print) end)
+      error "goes on"]]))
+    assert.equal("", found.err)
+    assert.matches("no fault found\n$", found.out)
+  end)
+
+  it("names what makes a run differ from the one before", function()
+    for line, text in pairs {
+      ['for key in pairs { [{}] = 1, [{}] = 2 } do first = first or key end'] =
+        "pairs of a table keyed by objects",
+      ['first = next { a = 1, b = 2 }'] = "next, whose order of keys",
+      ['first = tostring {}'] = "tostring of a table",
+    } do
+      -- The error has the address of a table, through %p.
+      local found = simulate("--seed", "1", file("differs", ([[
+        local first
+        %s
+        error(("%%p"):format({}))]]):format(line)))
+      assert.equal(1, found.status)
+      assert.matches("Likely cause: " .. text .. ".*, at differs.lua:2",
+        found.out)
+    end
+  end)
+
   it("names a command that the simulated server lacks", function()
     for _, place in ipairs { [[pcall(client.call, client, "PFADD", "key")]],
       [[require("rlock.simulate").finally(function()

@@ -25,6 +25,7 @@ local PATIENCE = 15                     -- seconds that a wait may last, beside
                                         -- two leases
 local LONGEST = 3                       -- times that; then a run ends anyway
 local LEASE = 30                        -- seconds; the watchdog's default
+local STEPS = 20000000                  -- of a loop that never ends
 
 --- Reads the server's data, for an invariant.
 function run:read(...) return servers.read(self, ...) end
@@ -49,12 +50,12 @@ end
 -- @tparam string what
 function run:depends_on_addresses(what)
   if self.cause then return end
-  local info = debug.getinfo(3, "Sl")
-  if info.what == "C" or not info.source:find "^@" then
-    info = debug.getinfo(4, "Sl") or info
-  end
-  self.cause = ("Likely cause: %s, at %s:%d"):format(what,
-    info.short_src:match "[^/]*$", info.currentline)
+  local level, info = 2, nil
+  repeat
+    level, info = level + 1, debug.getinfo(level + 1, "Sl")
+  until not info or self.program.chunks[info.source:match "^@(.*)" or ""]
+  self.cause = ("Likely cause: %s%s"):format(what, info and (", at %s:%d")
+    :format(info.short_src:match "[^/]*$", info.currentline) or "")
 end
 
 --- Ends the run: it cannot go on.
@@ -129,7 +130,13 @@ local function check_end(self) broken(self, self.invariants:check_end()) end
 
 --- Looks after each step from now on.
 function run:watch_invariants()
-  self.universe.on_resumed = function() check_always(self) end
+  if self.is_watched then return end
+  self.is_watched = true
+  local former = self.universe.on_resumed
+  self.universe.on_resumed = function()
+    if former then former() end
+    check_always(self)
+  end
 end
 
 -- processes -------------------------------------------------------------------
@@ -191,6 +198,22 @@ end
 local function schedule(self)
   for _, event in ipairs(self.plan) do
     self.universe:at(event[1], { fire = function() inject(self, event) end })
+  end
+end
+
+-- A loop that neither waits nor reads the clock would never end. Looks for one
+-- in the probe only: a hook costs a tenth of the speed.
+local function end_busy_loops(universe)
+  local resumes, seen = 0, nil
+  function universe.on_resumed() resumes = resumes + 1 end
+  function universe.hook(co)
+    debug.sethook(co, function()
+      local mark = ("%d %.6f"):format(resumes, universe.now)
+      if mark == seen then
+        error("a loop neither waits nor reads the clock", 2)
+      end
+      seen = mark
+    end, "", STEPS)
   end
 end
 
@@ -262,6 +285,7 @@ end
 local function simulate(program, seed, options)
   local self = new(program, seed, options)
   local universe = self.universe
+  if options.is_probe or options.has_loop then end_busy_loops(universe) end
   schedule(self)
   for number = 1, options.processes do start(self, number, 1) end
   while not universe.is_over do

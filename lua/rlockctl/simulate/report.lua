@@ -42,7 +42,8 @@ function report.print(result, command, has_log)
     print(("%s%s, at %.6f s"):format(fault.line and fault.line .. ": " or "",
       fault.text, fault.time))
     if not result.is_reproducible then
-      print "not reproducible: the same seed ran differently the second time"
+      print("Not reproducible: the same seed ran differently the second time"
+        .. (result.cause and ". " .. result.cause or ""))
     end
     print(command:format(result.seed))
   end

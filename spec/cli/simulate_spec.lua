@@ -408,7 +408,7 @@ describe("the servers of a simulation", function()
     for name, text in pairs {
       restart = "the server lost its data, which no lock survives",
       evict = "the server evicted a key, which no lock survives",
-      clock = "the server's clock was stepped, which ends leases early",
+      clock = "the server's clock was stepped: leases end early",
     } do
       local found = simulate("--seed", "1", "--runs", "400", "--faults", name,
         program)

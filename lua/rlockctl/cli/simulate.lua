@@ -8,12 +8,12 @@ rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
 Runs the program as several processes in a simulation: on one virtual clock,
 with simulated servers, whatever hosts it names: one Redis, unless the scheme of
-its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die and are started
-again, stop for longer than a lease, and lose requests and replies, all from one
-seed. Seed after seed is run until a fault of the program is found: an error
-that nothing catches, a wait that never ends, a lock that is never released, or
-an invariant that does not hold. Then it prints the steps that lead to the
-fault, and the command that repeats them.
+its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die
+and are started again, stop for longer than a lease, and lose requests and
+replies, all from one seed. Seed after seed is run until a fault of the program
+is found: an error that nothing catches, a wait that never ends, a lock that is
+never released, or an invariant that does not hold. Then it prints the steps
+that lead to the fault, and the command that repeats them.
 
 `require "rlock.simulate"` has shared(name), a table that all processes share
 and that outlives them; always(fn) and finally(fn), invariants after each step
@@ -63,8 +63,8 @@ simulate.options = {
   ["--seed"] = { "seed", "N" }, ["--faults"] = { "faults", "LIST" },
   ["--cluster"] = { "cluster" }, ["--sentinel"] = { "sentinel" },
   ["--replicas"] = { "replicas", "N" }, ["--zookeeper"] = { "zookeeper" },
-  ["--data"] = { "data", "LIST" }, ["--strict"] = { "strict" }, ["--log"] = { "prints" },
-  ["--json"] = { "json" },
+  ["--data"] = { "data", "LIST" }, ["--strict"] = { "strict" },
+  ["--log"] = { "prints" }, ["--json"] = { "json" },
 }
 
 local TIME, SPAN, PROCESSES = 10, 30, 3

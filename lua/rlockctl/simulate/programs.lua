@@ -50,9 +50,11 @@ end
 -- @tparam string what
 function run:depends_on_addresses(what)
   if self.cause then return end
-  local level, info = 2, nil
+  local level = 2
+  local info
   repeat
-    level, info = level + 1, debug.getinfo(level + 1, "Sl")
+    level = level + 1
+    info = debug.getinfo(level, "Sl")
   until not info or self.program.chunks[info.source:match "^@(.*)" or ""]
   self.cause = ("Likely cause: %s%s"):format(what, info and (", at %s:%d")
     :format(info.short_src:match "[^/]*$", info.currentline) or "")

@@ -45,9 +45,10 @@ end
 -- @tparam table options `processes`, `span`, `strict`; `seed`, the first;
 --   `groups`, a set of names of plan.groups; `is_over(result)`: stop?
 -- @treturn table `runs`; `codes`; `lack`, for which it has ended: what the
---   simulated server lacks, such as "command GEOADD"; with a fault also `seed`; `run`, in which it
---   was found; `shown`, the run with the few faults that are needed and with
---   steps; `is_reproducible`; `cause`: a sentence, why it is not, if known
+--   simulated server lacks, such as "command GEOADD"; with a fault also `seed`;
+--   `run`, in which it was found; `shown`, the run with the few faults that are
+--   needed and with steps; `is_reproducible`; `cause`: a sentence, why it is
+--   not, if known
 function search.run(program, options)
   local result = { runs = 0, codes = {} }
   local function try(seed, more)

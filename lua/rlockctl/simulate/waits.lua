@@ -221,8 +221,8 @@ local function look_at_all(run)
 end
 
 --- Looks for a wait without an end. A cycle never ends; anything else must be
---  seen at each look for as long as waits may last, while the lock is granted to
---  nobody: a release or a grant may be under way, and a hold may begin and end
+--  seen at each look for as long as waits may last, while nobody gets the
+--  lock: a release or a grant may be under way, and a hold may begin and end
 --  between two looks.
 -- @tparam table run of programs.lua
 -- @tparam number before only waits that have begun before this time

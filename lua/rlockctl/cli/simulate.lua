@@ -8,12 +8,12 @@ rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
 Runs the program as several processes in a simulation: on one virtual clock,
 with simulated servers, whatever hosts it names: one Redis, unless the scheme of
-its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die and are started
-again, stop for longer than a lease, and lose requests and replies, all from one
-seed. Seed after seed is run until a fault of the program is found: an error
-that nothing catches, a wait that never ends, a lock that is never released, or
-an invariant that does not hold. Then it prints the steps that lead to the
-fault, and the command that repeats them.
+its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die
+and are started again, stop for longer than a lease, and lose requests and
+replies, all from one seed. Seed after seed is run until a fault of the program
+is found: an error that nothing catches, a wait that never ends, a lock that is
+never released, or an invariant that does not hold. Then it prints the steps
+that lead to the fault, and the command that repeats them.
 
 `require "rlock.simulate"` has shared(name), a table that all processes share
 and that outlives them; always(fn) and finally(fn), invariants after each step
@@ -63,8 +63,8 @@ simulate.options = {
   ["--seed"] = { "seed", "N" }, ["--faults"] = { "faults", "LIST" },
   ["--cluster"] = { "cluster" }, ["--sentinel"] = { "sentinel" },
   ["--replicas"] = { "replicas", "N" }, ["--zookeeper"] = { "zookeeper" },
-  ["--data"] = { "data", "LIST" }, ["--strict"] = { "strict" }, ["--log"] = { "prints" },
-  ["--json"] = { "json" },
+  ["--data"] = { "data", "LIST" }, ["--strict"] = { "strict" },
+  ["--log"] = { "prints" }, ["--json"] = { "json" },
 }
 
 local TIME, SPAN, PROCESSES = 10, 30, 3
@@ -202,22 +202,16 @@ local function print_json(result, command)
   })
 end
 
--- What the model lacks raises through the run.
-local function lacking(cli, message)
-  local lack = message:match "the model of Redis has no command %S+"
-  if not lack then error(message, 0) end
-  cli.complain("simulate: " .. lack)
-  return INCOMPLETE
-end
-
 function simulate.run(cli, operands, chosen)
   local ok, options, program = pcall(function()
     return options_of(chosen), program_of(operands)
   end)
   if not ok then return cli.fault("usage", "simulate: " .. options) end
-  local search = require "rlockctl.simulate.search"
-  local is_whole, result = pcall(search.run, program, options)
-  if not is_whole then return lacking(cli, tostring(result)) end
+  local result = require("rlockctl.simulate.search").run(program, options)
+  if result.lack then
+    cli.complain("simulate: the simulated Redis has no " .. result.lack)
+    return INCOMPLETE
+  end
   if chosen.json then
     print_json(result, command_of(chosen, operands))
   else

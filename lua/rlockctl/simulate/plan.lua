@@ -52,8 +52,8 @@ plan.known = { "crash", "pause", "late", "servers", "restart", "evict",
 plan.broken = {
   ["restart, empty"] = "the server lost its data, which no lock survives",
   evict = "the server evicted a key, which no lock survives",
-  ["clock, forward"] = "the server's clock was stepped, which ends leases early",
-  ["clock, back"] = "the server's clock was stepped, which ends leases late",
+  ["clock, forward"] = "the server's clock was stepped: leases end early",
+  ["clock, back"] = "the server's clock was stepped: leases end late",
 }
 
 -- The kinds of a group.

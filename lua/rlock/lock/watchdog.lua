@@ -21,7 +21,7 @@ local metrics = require "rlock.util.metrics"
 ---@field batches integer
 ---@field batches_of table<any, integer>
 ---@field sender table
----@field change any
+---@field change rlock.event?
 ---@field wake_deadline any
 local watchdog = {}
 watchdog.__index = watchdog

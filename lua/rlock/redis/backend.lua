@@ -18,11 +18,11 @@ local url = require "rlock.redis.url"
 ---@class rlock.redis.backend
 ---@field host rlock.host
 ---@field options table
----@field hooks any
----@field node any
----@field hands_over any
+---@field hooks table
+---@field node rlock.redis.node | rlock.redis.cluster
+---@field hands_over boolean
 ---@field classes table
----@field channels any
+---@field channels rlock.redis.channels
 local backend = {}
 backend.__index = backend
 
@@ -167,6 +167,7 @@ function backend:connect(seconds)
     return true
   end
   if code == "redis" then code = errors.classify(detail).code end
+  ---@cast code rlock.failure
   return nil, code, detail
 end
 

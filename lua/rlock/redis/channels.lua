@@ -2,9 +2,9 @@
 --- (subscriber.lua). In a cluster, a channel moves with its slot.
 
 ---@class rlock.redis.channels
----@field node any
+---@field node rlock.redis.node | rlock.redis.cluster
 ---@field host rlock.host
----@field publish any
+---@field publish string
 ---@field subscribers table
 local channels = {}
 channels.__index = channels

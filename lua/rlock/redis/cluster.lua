@@ -17,13 +17,13 @@ local url = require "rlock.redis.url"
 ---@field on_moved fun(slots: table)
 ---@field host rlock.host
 ---@field options table
----@field where any
----@field singleflight any
+---@field where string
+---@field singleflight rlock.util.singleflight
 ---@field nodes table
 ---@field masters table
 ---@field is_used table
 ---@field slots table
----@field patience any
+---@field patience number
 ---@field asked any
 ---@field fault any
 ---@field shas table

@@ -18,11 +18,11 @@ local url = require "rlock.redis.url"
 ---@field on_left fun(why?: string)
 ---@field host rlock.host
 ---@field options table
----@field where any
----@field timeout_ms any
----@field connect_ms any
----@field singleflight any
----@field pause any
+---@field where string
+---@field timeout_ms integer
+---@field connect_ms integer
+---@field singleflight rlock.util.singleflight
+---@field pause rlock.backoff
 ---@field parting any
 ---@field not_before number
 ---@field opened number
@@ -30,7 +30,7 @@ local url = require "rlock.redis.url"
 ---@field unanswered any
 ---@field dedicated table
 ---@field sentinel any
----@field seals any
+---@field seals rlock.redis.seal
 local node = {}
 node.__index = node
 

@@ -13,11 +13,11 @@ local slot = require "rlock.redis.slot"
 local replicas = {}
 
 ---@class rlock.redis.replicas.Dedicated
----@field node any
+---@field node rlock.redis.node
 ---@field host rlock.host
 ---@field wanted any
 ---@field queue table
----@field where any
+---@field where string
 local Dedicated = {}
 Dedicated.__index = Dedicated
 

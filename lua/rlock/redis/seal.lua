@@ -8,7 +8,7 @@ local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"
 
 ---@class rlock.redis.seal
----@field node any
+---@field node rlock.redis.node
 ---@field mode any
 ---@field pending table
 ---@field probed table

@@ -18,11 +18,11 @@ local url = require "rlock.redis.url"
 ---@class rlock.redis.sentinel
 ---@field host rlock.host
 ---@field master any
----@field moved any
+---@field moved function
 ---@field list table
 ---@field options table
----@field singleflight any
----@field pause any
+---@field singleflight rlock.util.singleflight
+---@field pause rlock.backoff
 ---@field epoch any
 ---@field address any
 ---@field is_suspect boolean

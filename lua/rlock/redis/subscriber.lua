@@ -23,12 +23,12 @@ local backoff = require "rlock.util.backoff"
 local naming = require "rlock.naming"
 
 ---@class rlock.redis.subscriber
----@field node any
+---@field node rlock.redis.node
 ---@field host rlock.host
----@field notify any
----@field verbs any
----@field opposites any
----@field pause any
+---@field notify function
+---@field verbs table
+---@field opposites table
+---@field pause rlock.backoff
 ---@field channels table
 ---@field count number
 ---@field inboxes table

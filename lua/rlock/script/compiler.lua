@@ -18,7 +18,7 @@ local compiler = {}
 
 ---@class rlock.script.compiler.Compiler
 ---@field policy rlock.loaded_policy
----@field op any
+---@field op integer
 ---@field root any
 ---@field read any
 ---@field units table

@@ -10,7 +10,7 @@ local MAX_INTEGER = 9007199254740992 -- 2^53: doubles count up to it
 ---@field text any
 ---@field lines any
 ---@field name string
----@field op any
+---@field op integer
 local Text = {}
 Text.__index = Text
 

@@ -28,7 +28,7 @@ local scope = require "rlock.script.scope"
 local parser = {}
 
 ---@class rlock.script.parser.Parser
----@field tokens any
+---@field tokens table
 ---@field at number
 ---@field token any
 ---@field last any

@@ -32,9 +32,9 @@ local waiting = require "rlock.lock.waiting"
 ---@field members any[] locks
 ---@field kind string for metrics
 ---@field first_pause number
----@field held any
+---@field held table
 ---@field name string
----@field series any
+---@field series table
 ---@field release_parts function
 local joint = handle:class()
 
@@ -160,7 +160,7 @@ end
 ---@field joint any
 ---@field task rlock.task
 ---@field lost_because any
----@field since any
+---@field since number
 ---@field inner_holds any
 local Hold = {}
 Hold.__index = Hold

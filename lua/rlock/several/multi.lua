@@ -11,7 +11,7 @@ local lock = require "rlock.lock.lock"
 local waiting = require "rlock.lock.waiting"
 
 ---@class rlock.multi_lock: rlock.joint
----@field timeout any
+---@field timeout number
 local multi = joint:class()
 
 multi.kind, multi.first_pause = "multi", 0.002

@@ -22,8 +22,8 @@ local posted = require "rlock.lock.posted"
 
 ---@class rlock.red_lock: rlock.joint
 ---@field name string
----@field majority any
----@field held any
+---@field majority integer
+---@field held table
 local quorum = joint:class()
 
 quorum.kind, quorum.first_pause = "red", 0.004
@@ -284,7 +284,7 @@ end
 -- The replies to the releases of a hold: `freed`, and `gone` where the inner
 -- hold was lost already.
 ---@class rlock.several.quorum.Releases
----@field majority any
+---@field majority integer
 ---@field all any
 ---@field left any
 ---@field freed number

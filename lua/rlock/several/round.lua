@@ -11,7 +11,7 @@ local verdicts = require "rlock.lock.verdicts"
 ---@field [integer] any
 ---@field red any
 ---@field hold any
----@field owner any
+---@field owner rlock.owner
 ---@field lease number
 ---@field deadline number
 ---@field is_short boolean

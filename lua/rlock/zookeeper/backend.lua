@@ -17,9 +17,9 @@ local url = require "rlock.zookeeper.url"
 ---@class rlock.zookeeper.backend
 ---@field host rlock.host
 ---@field options table
----@field hooks any
----@field where any
----@field channels any
+---@field hooks table
+---@field where string
+---@field channels rlock.channels
 ---@field access any
 ---@field targets table
 ---@field entries table

@@ -23,16 +23,16 @@ local validity = require "rlock.zookeeper.validity"
 ---@class rlock.zookeeper.connection
 ---@field host rlock.host
 ---@field options table
----@field hooks any
----@field where any
+---@field hooks table
+---@field where string
 ---@field hosts any
 ---@field next_host number
 ---@field session rlock.session
 ---@field epoch number
 ---@field seen any
 ---@field validity any
----@field singleflight any
----@field pause any
+---@field singleflight rlock.util.singleflight
+---@field pause rlock.backoff
 ---@field not_before number
 ---@field link any
 ---@field is_ready boolean
@@ -42,8 +42,8 @@ local validity = require "rlock.zookeeper.validity"
 ---@field answered number
 ---@field watches table
 ---@field silent any
----@field timeout any
----@field change any
+---@field timeout number
+---@field change rlock.event?
 local connection = {}
 connection.__index = connection
 

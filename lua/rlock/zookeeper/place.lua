@@ -25,9 +25,9 @@ local identity = require "rlock.util.identity"
 local nodes = require "rlock.zookeeper.nodes"
 
 ---@class rlock.zookeeper.place
----@field parent any
----@field number any
----@field watching any
+---@field parent string?
+---@field number integer?
+---@field watching table?
 local place = {}
 place.__index = place
 

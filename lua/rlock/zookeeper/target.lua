@@ -19,7 +19,7 @@ local queues = require "rlock.zookeeper.queues"
 
 ---@class rlock.zookeeper.target
 ---@field check_kind function
----@field path any
+---@field path string
 ---@field policy table of kinds.lua
 ---@field server table
 ---@field entries any

@@ -27,11 +27,11 @@ local UNSEALED = seal.new(nil, "off")        -- for a pool without a node
 ---@class resty.rlock.host.pool
 ---@field options table
 ---@field worker any
----@field seals any
----@field idle any
----@field size any
----@field lost any
----@field run_id any
+---@field seals rlock.redis.seal
+---@field idle integer
+---@field size integer
+---@field lost function
+---@field run_id string?
 ---@field is_pool boolean
 local pool = {}
 pool.__index = pool

@@ -52,7 +52,7 @@ end
 
 ---@class resty.rlock.host.resp.Reader
 ---@field source any
----@field goes_on any
+---@field goes_on function?
 ---@field buffer string
 ---@field at any a position
 local Reader = {}

@@ -22,11 +22,11 @@ local MARGIN, MOST_MARGIN = 0.1, 0.5
 ---@class rlock.host.uv.exec.Run
 ---@field lock rlock.lock
 ---@field on_lost any
----@field ends any
+---@field ends number
 ---@field on_event any
----@field period any
----@field margin any
----@field kill_after any
+---@field period number
+---@field margin number
+---@field kill_after number
 ---@field is_gone any
 ---@field job any
 local Run = {}

@@ -2,7 +2,7 @@
 --- command, src/guard.h.)
 
 ---@class rlock.host.uv.guard.Guard
----@field undo any
+---@field undo function
 ---@field what any
 ---@field is_over boolean
 local Guard = {}

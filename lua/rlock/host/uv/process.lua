@@ -9,9 +9,9 @@ local free_id = tasks.free_id
 
 ---@class rlock.host.uv.process.Process
 ---@field over any
----@field status any
----@field pid any
----@field signal any
+---@field status integer
+---@field pid integer
+---@field signal integer
 ---@field child any
 local Process = {}
 Process.__index = Process

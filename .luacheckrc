@@ -32,8 +32,9 @@ for _, file in ipairs {
   files[file] = { std = "ngx_lua" }
 end
 
--- Only declares types.
+-- Only declare types.
 files["lua/rlock/types.lua"] = { ignore = { "." } }
+files["spec/types/library/**/*.lua"] = { ignore = { "." } }
 
 -- A policy's server functions run inside Redis.
 files["lua/rlock/policy/*.lua"] = { read_globals = { "redis" } }

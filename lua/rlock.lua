@@ -11,4 +11,4 @@ local host = require "rlock.host.uv"
 -- A second `require` returns the same table, which has the open clients and the
 -- --url.
 host.entry_point = host.entry_point or require "rlock.host.uv.entry_point"(host)
-return host.entry_point
+return host.entry_point --[[@as rlock]]

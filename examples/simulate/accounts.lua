@@ -1,6 +1,6 @@
 --- Two accounts, locked in the order of the payment: a payment back locks them
---  in the other order, and both processes wait for ever. accounts_together.lua
---  locks them as one.
+--- in the other order, and both processes wait for ever. accounts_together.lua
+--- locks them as one.
 
 local rlock = require "rlock"
 

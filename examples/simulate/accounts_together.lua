@@ -1,5 +1,5 @@
 --- accounts.lua with a multi-lock. It takes all its locks or none, so the order
---  of their names does not matter.
+--- of their names does not matter.
 
 local rlock = require "rlock"
 

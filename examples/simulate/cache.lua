@@ -1,5 +1,5 @@
 --- A cache that is filled under a lock, without a second look after the wait:
---  each waiter computes the value again. cache_compute.lua computes it once.
+--- each waiter computes the value again. cache_compute.lua computes it once.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,5 +1,5 @@
 --- cache.lua with `compute`: one process renders, the others take its result,
---  and a late result is not stored.
+--- and a late result is not stored.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

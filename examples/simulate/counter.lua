@@ -1,6 +1,6 @@
 --- A counter under a lock with a lease: the effect is slower than it looks. A
---  pause between GET and SET lets the lease end, and an update is lost.
---  counter_need.lua narrows that window, counter_guarded.lua closes it.
+--- pause between GET and SET lets the lease end, and an update is lost.
+--- counter_need.lua narrows that window, counter_guarded.lua closes it.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,5 +1,5 @@
 --- counter.lua, with a guarded effect: Redis executes the SET only while it has
---  the hold. A late process gets "lost", and no update is lost.
+--- the hold. A late process gets "lost", and no update is lost.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,6 +1,6 @@
 --- A job that cron starts on several machines at once: one of them is to run
---  it. The lock excludes, but it does not remember: a machine that comes late
---  finds it free, and the job runs twice. cron_once.lua keeps a mark.
+--- it. The lock excludes, but it does not remember: a machine that comes late
+--- finds it free, and the job runs twice. cron_once.lua keeps a mark.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

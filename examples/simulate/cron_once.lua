@@ -1,6 +1,6 @@
 --- cron.lua with a mark: the process that sets it, while it holds the lock,
---  runs the job. It is at most once: a process that dies after the mark is not
---  replaced.
+--- runs the job. It is at most once: a process that dies after the mark is not
+--- replaced.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

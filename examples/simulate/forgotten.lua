@@ -1,5 +1,5 @@
 --- An unlock that is forgotten on the path of an error: the program ends, and
---  the lock stays until its lease is over. forgotten_with.lua uses `with`.
+--- the lock stays until its lease is over. forgotten_with.lua uses `with`.
 
 local rlock = require "rlock"
 

@@ -1,5 +1,5 @@
 --- A leader that goes on after it has lost its election: it asks once whether
---  it leads, and then works. leader_asks.lua asks before each effect.
+--- it leads, and then works. leader_asks.lua asks before each effect.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,8 +1,9 @@
 --- Specs of time-outs and of lost locks that take no real time: each runs in a
---  simulation of its own, on a virtual clock.
---
---    rlockctl $(command -v busted) examples/simulate/virtual_clock_spec.lua
+--- simulation of its own, on a virtual clock.
+---
+---   rlockctl $(command -v busted) examples/simulate/virtual_clock_spec.lua
 
+local assert = require "luassert"
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"
 

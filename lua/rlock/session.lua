@@ -47,6 +47,7 @@ local watchdog = require "rlock.lock.watchdog"
 ---@field wakeup rlock.wakeup
 ---@field heartbeats rlock.heartbeats
 ---@field meter rlock.meter
+---@field process table of util/process.lua
 ---@field kinds table<rlock.policy, table>
 ---@field families table<string, table>
 ---@field owners table<string, rlock.owner>

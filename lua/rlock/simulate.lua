@@ -1,9 +1,12 @@
 --- `require "rlock.simulate"` of a program that runs plainly, so that one file
---  is a program and its test: the invariants are checked once, when the program
---  has ended. `rlockctl simulate` has a module of its own in place of this one.
+--- is a program and its test: the invariants are checked once, when the program
+--- has ended. `rlockctl simulate` has a module of its own in place of this one.
 
 local host = require "rlock.host.uv"
 
+---@class rlock.simulate
+---@field finally fun(fn: fun()) adds an invariant that a simulation checks
+--- once, at the end of a run; fn must not wait
 local simulate = {}
 
 local tables, invariants = {}, {}
@@ -15,26 +18,24 @@ function host.at_end()
 end
 
 --- A table that all processes of a simulation share, and that outlives them.
---  Here it is this program's.
--- @tparam string name
--- @treturn table
+--- Here it is this program's.
+---@param name string
+---@return table<any, any>
 function simulate.shared(name)
   tables[name] = tables[name] or {}
   return tables[name]
 end
 
 --- Adds an invariant: fn raises if it does not hold. A simulation calls it
---  after each step of any process.
--- @tparam function fn must not wait
+--- after each step of any process.
+---@param fn fun() must not wait
 function simulate.always(fn) invariants[#invariants + 1] = fn end
 
---- Adds an invariant that a simulation checks once, at the end of a run.
--- @tparam function fn must not wait
 simulate.finally = simulate.always
 
 --- Reads the server's data in an invariant.
--- @param ... a command
--- @return its reply; raises if it fails
+---@param ... string | number a command
+---@return any # its reply; raises if it fails
 function simulate.redis(...)
   client = client or assert(require("rlock").open())
   local reply, _, detail = client:call(...)
@@ -42,16 +43,26 @@ function simulate.redis(...)
   return reply
 end
 
+---@class rlock.simulated_server
+---@field stop fun(seconds: number) it does not answer for so long
+
+---@class rlock.options.simulate
+---@field seed? integer default: 1
+---@field span? number seconds of virtual time after which the function and its
+--- tasks must have ended; default: 86400
+
+---@alias rlock.simulate_options rlock.options.simulate & { seed?: any,
+---   span?: any, [string]: nil }
+
 --- Runs a function in a simulation of its own, on a virtual clock: a spec of
---  time-outs takes milliseconds. Meanwhile, `require "rlock"` is that of one
---  simulated process, and every URL leads to the same server, which has no data
---  yet. `os.time`, `os.clock`, `os.date` and `math.random` follow the
---  simulation. Open clients inside of it.
--- @tparam function fn gets a table: `stop(seconds)`, the server does not answer
---   for so long
--- @tparam[opt] table options seed = 1; span = 86400, seconds of virtual time
---   after which the function and its tasks must have ended
--- @return what fn returned; raises its error, or that of a task
+--- time-outs takes milliseconds. Meanwhile, `require "rlock"` is that of one
+--- simulated process, and every URL leads to the same server, which has no data
+--- yet. `os.time`, `os.clock`, `os.date` and `math.random` follow the
+--- simulation. Open clients inside of it.
+---@generic T
+---@param fn fun(server: rlock.simulated_server): T...
+---@param options? rlock.simulate_options
+---@return T... # what fn returned; raises its error, or that of a task
 function simulate.run(fn, options)
   local found, virtual = pcall(function()
     return require "rlockctl.simulate.virtual"

@@ -87,9 +87,7 @@ local function secure(address)
 end
 
 --- Sets the defaults of rlock.open.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function set_server(chosen)
   local source = chosen.url and "--url: " or "RLOCK_URL: "
   if chosen.tls then

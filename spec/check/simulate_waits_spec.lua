@@ -1,5 +1,5 @@
 --- Which waits of a simulated program never end. The run is a stub: a search
---  would need many seeds until a look hits each of these states.
+--- would need many seeds until a look hits each of these states.
 
 local waits = require "rlockctl.simulate.waits"
 

@@ -35,8 +35,8 @@ local function set(self, connection, value, replies)
   end)
 end
 
--- Sends commands one after the other.
--- @treturn table the replies, or what was wrong
+--- Sends commands one after the other.
+---@return table # the replies, or what was wrong
 local function replies_to(self, commands)
   local replies = {}
   self.host.daemon(function()

@@ -1,5 +1,5 @@
 --- rlockctl simulate: the classic faults of programs are found, each with a
---  seed that repeats it; and nothing is found in programs that are right.
+--- seed that repeats it; and nothing is found in programs that are right.
 
 local ctl = require "spec.cli.ctl"
 

@@ -1,6 +1,7 @@
 --- How lost connections are sealed: which server gets the request, and what
 --- happens where it refuses or an intermediary replies for it. rows/late.lua
 --- shows why sealing is necessary.
+
 -- luacheck: read globals redis
 
 local eventually = require "spec.tools.eventually"

@@ -1,7 +1,7 @@
 --- Whether random replies of the model in lua/rlockctl/model are like those of
 --- a server: of the same type and number, and of elements that the key has.
---
---    chance.same(model, { "spop", "t", "2" }, got, want)    tagged replies
+---
+---   chance.same(model, { "spop", "t", "2" }, got, want)    tagged replies
 
 local replies = require "spec.tools.replies"
 
@@ -34,9 +34,9 @@ local function elements_of(model, words)
   return all
 end
 
--- The elements of a reply; nil if it has another one, or one twice.
--- @tparam boolean is_distinct
--- @tparam boolean is_map  each is followed by what it has
+--- The elements of a reply; nil if it has another one, or one twice.
+---@param is_distinct boolean
+---@param is_map boolean each is followed by what it has
 local function chosen(all, reply, is_distinct, is_map)
   local seen, list = {}, {}
   for i = 2, #reply, is_map and 2 or 1 do
@@ -52,10 +52,10 @@ local function chosen(all, reply, is_distinct, is_map)
 end
 
 --- Could a server with these keys reply either?
--- @tparam table model  before the command
--- @tparam table words
--- @tparam string|table got   tagged
--- @tparam string|table want
+---@param model table before the command
+---@param words table
+---@param got string | table tagged
+---@param want string | table
 function chance.same(model, words, got, want)
   local all = elements_of(model, words)
   if type(got) ~= type(want) then return false end
@@ -70,10 +70,10 @@ function chance.same(model, words, got, want)
 end
 
 --- Raises unless the model has removed just what its SPOP replied.
--- @tparam table before  the model
--- @tparam table after   the model
--- @tparam table words
--- @tparam string|table got
+---@param before table the model
+---@param after table the model
+---@param words table
+---@param got string | table
 function chance.check(before, after, words, got)
   if name_of(words) ~= "spop" then return end
   local left, now = elements_of(before, words), elements_of(after, words)

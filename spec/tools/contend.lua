@@ -1,13 +1,13 @@
 --- A process of zookeeper_storm.lua: takes and releases one lock until there is
 --- a file FOLDER/stop. It keeps the lock while there is a file FOLDER/keepN.
---
---    rlockctl spec/tools/contend.lua FOLDER N TIMEOUT URL
---
---  Also runs in in-nginx. Prints "+" when it has got the lock, and "=" when it
---  keeps it. After the hold it prints from when and until when it could rely on
---  it, by a clock that all processes share, and the wall clock. The end is what
---  valid_for() has promised, or the time of the unlock. Other lines are for
---  people: why and when it did not get the lock. It checks nothing itself.
+---
+---   rlockctl spec/tools/contend.lua FOLDER N TIMEOUT URL
+---
+--- Also runs in in-nginx. Prints "+" when it has got the lock, and "=" when it
+--- keeps it. After the hold it prints from when and until when it could rely on
+--- it, by a clock that all processes share, and the wall clock. The end is what
+--- valid_for() has promised, or the time of the unlock. Other lines are for
+--- people: why and when it did not get the lock. It checks nothing itself.
 
 if package.loaded["resty.rlock"] then require "spec.tools.inside" end
 

@@ -1,10 +1,10 @@
 --- The hosts that run programs, for specs that hold for each: libuv, and the
 --- simulated one on its virtual clock.
---
---    for _, which in ipairs(require "spec.tools.hosts") do
---      which.play(function(its) its.rlock.sleep(1) end)      -- in a task
---      local output, status, seconds = which.run "print(1)"  -- a program
---    end
+---
+---   for _, which in ipairs(require "spec.tools.hosts") do
+---     which.play(function(its) its.rlock.sleep(1) end)      -- in a task
+---     local output, status, seconds = which.run "print(1)"  -- a program
+---   end
 
 local entry_point = require "rlock.host.uv.entry_point"
 local program = require "spec.tools.program"
@@ -18,14 +18,14 @@ local MOST = 1000                       -- seconds of virtual time
 local uv = { name = "libuv" }
 
 --- Calls fn(its) in a task. `its.rlock` is the public module of the host,
---  `its.task` starts tasks on it, as task.lua.
+--- `its.task` starts tasks on it, as task.lua.
 function uv.play(fn) fn { rlock = rlock, task = task } end
 
 --- Runs a program in a process of its own.
--- @tparam string code
--- @treturn string what it prints, with the error that ends it
--- @treturn integer its exit status
--- @treturn number after how many seconds it ends
+---@param code string
+---@return string # what it prints, with the error that ends it
+---@return integer # its exit status
+---@return number # after how many seconds it ends
 function uv.run(code)
   local before = rlock.now()
   local output, status = program.run(redis.shared(), "-e", code)

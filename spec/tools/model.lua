@@ -226,9 +226,9 @@ function Pair:compare_random(words)
   chance.follow(before, words, want)
 end
 
--- Runs commands on both, and compares the replies and then all keys.
--- @tparam table list
--- @tparam boolean is_absolute  nothing depends on when it is run
+--- Runs commands on both, and compares the replies and then all keys.
+---@param list table
+---@param is_absolute boolean nothing depends on when it is run
 function Pair:compare(list, is_absolute)
   local slack, some = is_absolute and 0 or nil, {}
   for _, words in ipairs(list) do
@@ -265,8 +265,8 @@ end
 -- clients ---------------------------------------------------------------------
 
 --- Sends a command to both as a client does, and compares the replies, with all
---  digits of integers. Raises if they differ.
--- @treturn string|table the reply, with its type
+--- digits of integers. Raises if they differ.
+---@return string | table # the reply, with its type
 function Pair:client(words)
   local is_known, got = self:try("call", words)
   if not is_known then error("the model lacks " .. words[1], 0) end
@@ -292,8 +292,8 @@ local function scanned(call, words)
 end
 
 --- Scans both to the end. Raises if they find other texts.
--- @tparam table words  without a cursor
--- @treturn table those texts
+---@param words table without a cursor
+---@return table # those texts
 function Pair:scan(words)
   local got = scanned(function(all) return self.model:call(all) end, words)
   local want = scanned(function(all)

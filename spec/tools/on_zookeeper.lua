@@ -7,13 +7,12 @@
 local fixtures = require "spec.tools.fixtures"
 local zookeeper = require "spec.tools.zookeeper"
 
---- @tparam string title if there is none
--- @tparam table busted its functions, which are there only in spec files
--- @tparam[opt] table options of zookeeper.start; or, with `servers`, their
---   number, of zookeeper.ensemble; `watchdog` of the clients (4)
--- @treturn[1] table the server or the ensemble, until the teardown
--- @treturn[1] function open(options): opens a client, see fixtures.open
--- @treturn[2] nil
+---@param title string if there is none
+---@param busted table its functions, which are there only in spec files
+---@param options? table of zookeeper.start; or, with `servers`, their number,
+---  of zookeeper.ensemble; `watchdog` of the clients (4)
+---@return table? # the server or the ensemble, until the teardown
+---@return function? # open(options): opens a client, see fixtures.open
 return function(title, busted, options)
   if not zookeeper.is_installed() then
     busted.describe(title, function()

@@ -1,7 +1,7 @@
 --- Finds the holds of a lock that overlap, of which at least one writes.
---
---    local texts = overlaps { { name = "a", mode = "writes", from = 1, to = 2,
---      host = "nginx", kind = "mutex" }, ... }
+---
+---   local texts = overlaps { { name = "a", mode = "writes", from = 1, to = 2,
+---     host = "nginx", kind = "mutex" }, ... }
 
 local function show(hold)
   return ("%s %s from %.6f to %.6f"):format(hold.host, hold.kind, hold.from,
@@ -13,8 +13,8 @@ local function later(a, b)
   return (not a or b.to > a.to) and b or a
 end
 
---- @tparam {table,...} holds  are sorted
--- @treturn {string,...}
+---@param holds table[] are sorted
+---@return string[]
 return function(holds)
   local overlaps, last, last_writer = {}, {}, {}
   table.sort(holds, function(a, b) return a.from < b.from end)

@@ -1,15 +1,15 @@
 --- A network of this process and private servers, each in its own network
 --- namespace. It drops all packets from one to another on demand. The kernel
 --- keeps retransmitting.
---
---    local network = switch.to(servers)    -- each with its `pid`
---    network:lose { { 1, 2 }, { 2, 1 } }   -- between the first two servers
---    network:lose { { 0, 3 } }             -- from this process to the third
---    network:heal()
---
---  A namespace ends with its server. spec/tools/alone makes that of this
---  process. As in link.lua, an end sends packets to a wrong hardware address
---  while they are to be lost.
+---
+---   local network = switch.to(servers)    -- each with its `pid`
+---   network:lose { { 1, 2 }, { 2, 1 } }   -- between the first two servers
+---   network:lose { { 0, 3 } }             -- from this process to the third
+---   network:heal()
+---
+--- A namespace ends with its server. spec/tools/alone makes that of this
+--- process. As in link.lua, an end sends packets to a wrong hardware address
+--- while they are to be lost.
 
 local link = require "spec.tools.link"
 local shell = require "spec.tools.shell"
@@ -56,8 +56,8 @@ local function route(self, from, to, address)
 end
 
 --- Connects this process and servers.
--- @tparam table servers a list, each with the `pid` of a process that has its
---   own network namespace
+---@param servers table a list, each with the `pid` of a process that has its
+---  own network namespace
 function switch.to(servers)
   local self = setmetatable({ inside = { [0] = "" }, lost = {} }, Switch)
   run(CREATE:format(mac(0), switch.address(0)))
@@ -78,9 +78,9 @@ function switch.to(servers)
 end
 
 --- The ways between a server and all others.
--- @tparam integer one
--- @tparam string which "to" the others, "from" them, or "both"
--- @treturn {table,...} ways
+---@param one integer
+---@param which string "to" the others, "from" them, or "both"
+---@return table[] # ways
 function Switch:around(one, which)
   local ways = {}
   local function add(from, to) ways[#ways + 1] = { from, to } end
@@ -92,7 +92,7 @@ function Switch:around(one, which)
 end
 
 --- Drops the packets of these ways, besides those that are dropped already.
--- @tparam {table,...} ways each { from, to }
+---@param ways table[] each { from, to }
 function Switch:lose(ways)
   local words = {}
   for i, way in ipairs(ways) do

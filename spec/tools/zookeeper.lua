@@ -182,10 +182,11 @@ local function new_member(i, options)
 end
 
 --- Starts several servers.
--- @tparam integer n
--- @tparam[opt] table options tick (ms; 500); alone: each in its own network
---   namespace, see switch.lua; clocks: whether set_clock works
--- @return a list of servers, with the `url` of all, and with the `network`
+---@param n integer
+---@param options? table tick (ms; 500); alone: each in its own network
+---  namespace, see switch.lua; clocks: whether set_clock works
+---@return any # a list of servers, with the `url` of all, and with the
+---  `network`
 function zookeeper.ensemble(n, options)
   options = options or {}
   local self, hosts = setmetatable({}, Ensemble), {}

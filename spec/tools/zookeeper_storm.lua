@@ -1,17 +1,17 @@
 --- Processes that contend for a lock on ZooKeeper while servers, networks and
 --- clocks fail. Overlapping holds are found from what the processes report.
---
---    local storm = storms.start(three)     -- an ensemble of zookeeper.lua
---    storm:keep(2)             -- the process of the second server has the lock
---    storm:go_on { 1, 3 }      -- these get it after that
---    storm:let_go(2)
---    storm:signal(2, 19)
---    storm:set_clock(2, 3600)
---    assert.same({}, storm:overlaps())
---    storm:stop()
---
---  Process i uses only the server i, so that it stays where trouble is; the
---  last one uses all servers. The second one runs in nginx, if that is there.
+---
+---   local storm = storms.start(three)     -- an ensemble of zookeeper.lua
+---   storm:keep(2)             -- the process of the second server has the lock
+---   storm:go_on { 1, 3 }      -- these get it after that
+---   storm:let_go(2)
+---   storm:signal(2, 19)
+---   storm:set_clock(2, 3600)
+---   assert.same({}, storm:overlaps())
+---   storm:stop()
+---
+--- Process i uses only the server i, so that it stays where trouble is; the
+--- last one uses all servers. The second one runs in nginx, if that is there.
 
 local clock = require "spec.tools.clock"
 local eventually = require "spec.tools.eventually"
@@ -49,7 +49,7 @@ local function start(self, i, url)
 end
 
 --- Starts the processes.
--- @tparam table three an ensemble of zookeeper.lua
+---@param three table an ensemble of zookeeper.lua
 function storms.start(three)
   local self = setmetatable({ three = three, folder = three[1].folder,
     holds = {}, told = {} }, Storm)
@@ -124,7 +124,7 @@ local function await(self, i, mark, before)
 end
 
 --- Waits until each of some processes has got the lock again.
--- @tparam[opt] {integer,...} list default: all
+---@param list? integer[] default: all
 function Storm:go_on(list)
   local before = {}
   read(self)

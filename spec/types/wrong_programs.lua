@@ -87,6 +87,18 @@ assert(require("resty.rlock").open { lazy = true })       -- WRONG
   { "a misspelt method of a lock of a policy", "undefined-field", [[
 client:policy("my.few", "name"):try_lok()                 -- WRONG
 ]] },
+  { "a misspelt option of a simulation", "param-type-mismatch", [[
+require("rlock.simulate").run(function() end, { sed = 2 })   -- WRONG
+]] },
+  { "a simulated server that does what none can", "undefined-field", [[
+require("rlock.simulate").run(function(server) server.halt(1) end) -- WRONG
+]] },
+  { "a hold that is asked for what only locks have", "undefined-field", [[
+assert(lock:hold()):peek()                                -- WRONG
+]] },
+  { "a hold that needs seconds as text", "param-type-mismatch", [[
+assert(lock:hold()):need("1")                             -- WRONG
+]] },
   { "a seal that does not exist", "param-type-mismatch", [[
 assert(rlock.open { url = "local:", seal = "never" })     -- WRONG
 ]] },

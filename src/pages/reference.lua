@@ -23,11 +23,14 @@ local PUBLIC = {
   "Tasks", "rlock.task", "rlock.event", "rlock.deadline",
   "Policies", "rlock.policy", "rlock.operations", "rlock.operation",
   "rlock.request", "rlock.inside_redis",
+  "Simulation", "rlock.simulate", "rlock.options.simulate",
+  "rlock.simulated_server",
   "Failures", "rlock.code",
 }
 
-local FILES = [[lua/rlock.lua lua/resty/rlock.lua lua/rlock/types.lua
-  lua/rlock/client.lua lua/rlock/policy.lua lua/rlock/lock/lock.lua
+local FILES = [[lua/rlock/host/uv/entry_point.lua lua/resty/rlock.lua
+  lua/rlock/types.lua lua/rlock/client.lua lua/rlock/policy.lua
+  lua/rlock/lock/lock.lua
   lua/rlock/lock/handle.lua lua/rlock/lock/effect.lua
   lua/rlock/several/factories.lua lua/rlock/several/multi.lua
   lua/rlock/several/quorum.lua lua/rlock/counters/semaphore.lua
@@ -35,7 +38,8 @@ local FILES = [[lua/rlock.lua lua/resty/rlock.lua lua/rlock/types.lua
   lua/rlock/recipes/election.lua lua/rlock/recipes/barrier.lua
   lua/rlock/recipes/double_barrier.lua lua/rlock/recipes/compute.lua
   lua/rlock/util/options.lua lua/rlock/util/deadline.lua
-  lua/rlock/host/uv/tasks.lua lua/rlock/host/uv/exec.lua]]
+  lua/rlock/host/uv/tasks.lua lua/rlock/host/uv/exec.lua
+  lua/rlock/simulate.lua]]
 
 -- What an object is called in the reference; default: the end of its class.
 local CALLED = {
@@ -133,7 +137,7 @@ local function read(path)
     else
       local tags, about = parse(block)
       local class = add_tags(tags, about)
-      local variable = line:match("^local (%w+) =")
+      local variable = line:match("^%s*local (%w+) =")
       if class and variable then variables[variable] = class end
       local owner, sign, name, arguments =
         line:match("^%s*function (%w+)([.:])([%w_]+)(%b())")
@@ -170,8 +174,14 @@ local function item(head, about)
   put("- " .. head .. (about ~= "" and ": " .. about or ""))
 end
 
-local function put_returns(tag)
-  local type, rest = split(tag.text)
+local function put_returns(text)
+  -- Several in a line: "TYPE name, TYPE name".
+  local first, others = text:match "^([%w_.?%[%]]+ ?[%w_]*), (.*)$"
+  if first then
+    put_returns(first)
+    return put_returns(others)
+  end
+  local type, rest = split(text)
   local name, about = rest:match("^([%w_.]+)%s*(.*)$")
   if rest:sub(1, 1) == "#" or not name then name, about = nil, rest end
   item(("returns %s%s"):format(shown(type), name and " " .. name or ""), about)
@@ -188,7 +198,7 @@ local function put_function(class, fn)
       local type, about = split(rest)
       item(("`%s` %s"):format(name, shown(type)), about)
     elseif tag.name == "return" then
-      put_returns(tag)
+      put_returns(tag.text)
     end
   end
 end
@@ -206,7 +216,8 @@ end
 
 local function is_for_users(class, fn)
   local sign, name = fn.name:match "^(.)(.*)$"
-  local is_entry_point = ("rlock resty.rlock"):find(class.name, 1, true)
+  local is_entry_point = ("rlock resty.rlock rlock.simulate")
+      :find(class.name, 1, true)
   if sign == "." and not is_entry_point then return false end
   if class.public and not class.public[name] then return false end
   return not name:find "^__" and not fn.about:find "%f[%w][Ii]nternal"

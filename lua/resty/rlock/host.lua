@@ -75,8 +75,7 @@ function host.on_rest(fn) worker_timer.rest = fn end
 ---  payload) for a subscriber, or pool = { name, idle, size }; is_single: for
 ---  the calling light thread
 ---@return any # the connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function host.connect(options)
   if options.message then return subscriber.open(options) end
   if options.is_single then return socket.single(options) end

@@ -15,6 +15,17 @@ local metrics = require "rlock.util.metrics"
 local naming = require "rlock.naming"
 local waiting = require "rlock.lock.waiting"
 
+---@class rlock.call
+---@field class fun(self): any
+---@field counter rlock.counter
+---@field session rlock.session
+---@field record rlock.record
+---@field channel string
+---@field wakes? function
+---@field wants? integer
+---@field late string
+---@field left? integer
+---@field try fun(self, deadline: number, now: number): any...
 local call = { class = require "rlock.counters.counter".derive }
 
 --- Creates a call.
@@ -36,12 +47,11 @@ function call:shared(fields)
 end
 
 --- Runs fn(object, wait), and returns the results of a public method that ends
---  with this tail call.
--- @tparam function fn
--- @tparam table object  with `session`
--- @tparam[opt] table options wait: seconds, default: forever
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail
+--- with this tail call.
+---@param fn function
+---@param object table with `session`
+---@param options? table wait: seconds, default: forever
+---@return true?, rlock.code? code, string? detail
 function call.run(fn, object, options)
   local wait = check.of_wait(options).wait or math.huge
   local is_over, code, detail = object.session.host.whole_wait(fn, object, wait)

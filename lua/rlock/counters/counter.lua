@@ -7,9 +7,11 @@
 local counter = {}
 
 --- Creates the class of a kind.
--- @tparam string kind the name of its policy
--- @tparam[opt] table parent  a class to inherit from
+---@param kind string the name of its policy
+---@param parent? table a class to inherit from
+---@return table
 function counter.class(kind, parent)
+  ---@type any
   local class = setmetatable({}, { __index = parent })
   class.__index = class
 
@@ -27,7 +29,8 @@ function counter.class(kind, parent)
 end
 
 --- Creates a class that inherits a copy of the fields of a parent.
--- @tparam table parent
+---@param parent table
+---@return any
 function counter.derive(parent)
   local class = {}
   for name, value in pairs(parent) do class[name] = value end

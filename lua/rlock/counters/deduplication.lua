@@ -181,8 +181,6 @@ end
 ---@param handle table
 ---@param name string
 ---@param a any its arguments
----@param b any
----@param c any
 ---@return any ... # as target:run
 function deduplication.run(handle, name, a, b, c)
   local session = handle.session

@@ -37,14 +37,14 @@ function latch:count_down()
 end
 
 --- The count; 0 if there is none.
----@return integer?
----@return rlock.code? code
----@return string? detail
+---@return integer?, rlock.code? code, string? detail
 function latch:count()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
---- Its state as a table: `state`, `count`, `holders`.
+--- Its state as a table.
+---@return { state: string, count: integer, holders: table }?
+---@return rlock.code? code, string? detail
 function latch:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], count = reply[2], holders = {} }
@@ -80,8 +80,7 @@ end
 
 --- Deletes the latch; all waiters continue.
 ---@return boolean? # whether there was one
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function latch:delete()
   return deduplication.result(function(reply, may_be_applied)
     return reply[1] == "freed" or may_be_applied

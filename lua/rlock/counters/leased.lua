@@ -1,12 +1,29 @@
 --- Base class of what a client owns under a lease on the server: a permit, or a
---  member of a barrier. It has the interface that the watchdog expects of a
---  grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
---  the end of the lease is not a loss. A derived class adds `show()`: the name,
---  for messages.
+--- member of a barrier. It has the interface that the watchdog expects of a
+--- grant (grant.lua). `state` is "free" if the watchdog does not renew it, and
+--- the end of the lease is not a loss. A derived class adds `show()`: the name,
+--- for messages.
 
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
+---@class rlock.leased
+---@field class fun(self): any
+---@field [integer] any for the lists of the watchdog
+---@field deadline? number of its entry in the heap
+---@field lock rlock.counter
+---@field owner_name string
+---@field valid_until number
+---@field watched boolean
+---@field state "free" | "held" | "at_risk" | "lost"
+---@field on_lost table
+---@field task any the rlock.task; false: none
+---@field since number
+---@field lost_because? string
+---@field index? integer
+---@field show fun(self): string
+---@field give_up fun(self)
+---@field drop fun(self)
 local leased = { class = require "rlock.counters.counter".derive }
 
 local ENDLESS = 86400000 * 36500       -- milliseconds
@@ -60,9 +77,9 @@ function leased:give_up()
 end
 
 --- Releases, in the background, what may have been granted.
--- @tparam table handle  of the counter
--- @tparam string id
--- @tparam number seconds  at most for the request
+---@param handle rlock.counter
+---@param id string
+---@param seconds number at most for the request
 function leased.give_back(handle, id, seconds)
   local session = handle.session
   session:background(function()

@@ -15,6 +15,7 @@ local naming = require "rlock.naming"
 
 local second, yes = counter.second, counter.yes
 local give_back = leased.give_back
+---@class rlock.permits: rlock.counter
 local permits = counter.class "permits"
 
 local new = permits.new
@@ -43,6 +44,8 @@ local function forget(self, id)
   if permit then permit:drop() end
 end
 
+---@class rlock.counters.permits.Permit: rlock.leased
+---@field taker rlock.task
 local Permit = leased:class()
 
 function Permit:show()
@@ -144,6 +147,8 @@ function permits:acquire(options)
 end
 
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there is none.
+---@param options? rlock.lock_options
+---@return string? id, rlock.code? code, string? detail
 function permits:try_acquire(options) return acquire(self, options, 0) end
 
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
@@ -241,26 +246,20 @@ end
 --- Sets the total number of permits, including those in use. If more than n are
 --- in use they stay valid, and none is granted until enough are released.
 ---@param n number a whole one
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 function permits:set(n)
   n = check.count(n, "n", 0)
   return deduplication.result(yes, deduplication.run(self, "set", n))
 end
 
 --- The number of available permits.
----@return integer?
----@return rlock.code? code
----@return string? detail
+---@return integer?, rlock.code? code, string? detail
 function permits:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
 --- The number of permits in use.
----@return integer?
----@return rlock.code? code
----@return string? detail
+---@return integer?, rlock.code? code, string? detail
 function permits:acquired()
   return deduplication.result(function(reply) return reply[3] end,
     deduplication.run(self, "count"))
@@ -269,8 +268,7 @@ end
 --- Its state as a table, with some of the holders.
 ---@return { state: string, available: integer, in_use: integer,
 ---   holders: table }?
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function permits:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], available = reply[2], in_use = reply[3],

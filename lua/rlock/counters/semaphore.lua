@@ -1,6 +1,6 @@
 --- The public semaphore. Its permits have no owner: any task may acquire or
---  release some, and those of a task that dies are lost (permits.lua has
---  leases). zookeeper/semaphore.lua inherits it.
+--- release some, and those of a task that dies are lost (permits.lua has
+--- leases). zookeeper/semaphore.lua inherits it.
 
 local call = require "rlock.counters.call"
 local check = require "rlock.util.options"
@@ -37,8 +37,8 @@ local function add(self, n)
   return deduplication.insist(deduplication.begin(self), "release", n)
 end
 
--- Releases the permits of a task that has ended: it cannot do that itself.
--- @treturn nil, code, detail
+--- Releases the permits of a task that has ended: it cannot do that itself.
+---@return nil, rlock.failure code, string detail
 local function give_back(self, n)
   add(self, n)
   return nil, "closed", "the task has ended"
@@ -94,9 +94,7 @@ end
 --- As acquire, but `wait` defaults to 0: nil, "busy" if there are too few.
 ---@param n? number default: 1
 ---@param options? rlock.wait_options
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 ---@overload fun(self, options: rlock.wait_options): true?, rlock.code?, string?
 function semaphore:try_acquire(n, options)
   return acquire(self, n, options, 0)
@@ -105,9 +103,7 @@ end
 --- Releases permits and wakes waiters. If no reply arrives in time, the request
 --- is retried in the background: do not repeat the call.
 ---@param n? number default: 1
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 function semaphore:release(n)
   n = check.count(n == nil and 1 or n, "n", 0)
   if n == "0" then return true end
@@ -117,9 +113,7 @@ end
 --- Adds permits, or removes some. Permits in use stay valid, so the number of
 --- available ones may be negative until enough are released.
 ---@param n number may be negative
----@return true?
----@return rlock.code? code
----@return string? detail
+---@return true?, rlock.code? code, string? detail
 function semaphore:add(n)
   n = check.count(n, "n", -2147483647)
   return deduplication.result(yes, add(self, n))
@@ -161,21 +155,20 @@ end
 --- Acquires all available permits. If no reply arrives in time, those that it
 --- may have acquired are released in the background.
 ---@return integer? # their number
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function semaphore:drain()
   return deduplication.result(second, self.session.host.whole(drain, self))
 end
 
 --- The number of available permits.
----@return integer?
----@return rlock.code? code
----@return string? detail
+---@return integer?, rlock.code? code, string? detail
 function semaphore:available()
   return deduplication.result(second, deduplication.run(self, "count"))
 end
 
---- Its state as a table: `state`, `available`, `holders`.
+--- Its state as a table.
+---@return { state: string, available: integer, holders: table }?
+---@return rlock.code? code, string? detail
 function semaphore:peek()
   return deduplication.result(function(reply)
     return { state = reply[1], available = reply[2], holders = {} }

@@ -27,6 +27,7 @@ local unwind = require "rlock.host.uv.unwind"
 ---@field entry_point? rlock
 ---@field run function
 ---@field finish function
+---@field at_end? function of rlock.simulate
 local host = {
   name = "uv", version = version, versions = core.versions,
   verbosity = 1,         -- 0 quiet, 1 warnings, 2 everything

@@ -1,23 +1,23 @@
 --- Deadlock detection: detects deadlocks among the tasks of one process, also
---  those of several clients, and announces on the server what a waiting task
---  holds, for `rlockctl deadlocks`. Both apply only to a task that holds a lock
---  while it waits for another one.
---
---  A task *keeps out* the waiters of a lock if they cannot acquire it before
---  this task releases it. That is certain only for a hold that
---  * excludes the waiters: that of an exclusive lock, of a writer, or of a
---    reader if writers wait;
---  * only this task can release: the hold is no object (`lock:hold()`), except
---    that of a computation, and has no explicit owner name;
---  * has no lease that ends before the wait does;
---  * is certainly valid now.
---  The leader of a flight of client:compute keeps out its followers.
---  A deadlock is a cycle of waiting tasks, in which each task waits for a lock
---  that the next one holds. It ends only when a wait fails. The task that
---  closes the cycle detects it, because all the others wait already. So a task
---  searches when its wait begins; then at most once a second, in case a hold
---  was not certainly valid. The search covers only the newest holds of each
---  client, so it is cheap even with 100 000 holds.
+--- those of several clients, and announces on the server what a waiting task
+--- holds, for `rlockctl deadlocks`. Both apply only to a task that holds a lock
+--- while it waits for another one.
+---
+--- A task *keeps out* the waiters of a lock if they cannot acquire it before
+--- this task releases it. That is certain only for a hold that
+--- * excludes the waiters: that of an exclusive lock, of a writer, or of a
+---   reader if writers wait;
+--- * only this task can release: the hold is no object (`lock:hold()`), except
+---   that of a computation, and has no explicit owner name;
+--- * has no lease that ends before the wait does;
+--- * is certainly valid now.
+--- The leader of a flight of client:compute keeps out its followers.
+--- A deadlock is a cycle of waiting tasks, in which each task waits for a lock
+--- that the next one holds. It ends only when a wait fails. The task that
+--- closes the cycle detects it, because all the others wait already. So a task
+--- searches when its wait begins; then at most once a second, in case a hold
+--- was not certainly valid. The search covers only the newest holds of each
+--- client, so it is cheap even with 100 000 holds.
 
 local identity = require "rlock.util.identity"
 local kinds = require "rlock.lock.kinds"
@@ -251,10 +251,10 @@ local function remove(waits, wait)
   if waits.of[wait.task] == wait then waits.of[wait.task] = nil end
 end
 
--- Announces a wait if that is due. Deletes the announcement when the wait is
--- over.
--- @treturn boolean whether nothing is left to do
--- @treturn string|nil the code of a failure
+--- Announces a wait if that is due. Deletes the announcement when the wait is
+--- over.
+---@return boolean # whether nothing is left to do
+---@return string? # the code of a failure
 local function tell(session, wait)
   local now, told = session.host.now(), wait.told
   local target, deadline = wait.lock.record.target, now + session.timeout

@@ -15,6 +15,13 @@ local check = require "rlock.util.options"
 local colon = require "rlock.util.colon"
 local duration = require "rlock.util.duration"
 
+---@class rlock.handle: rlock.asked, rlock.asks
+---@field session rlock.session internal
+---@field show fun(self): string
+---@field called? string
+---@field take fun(self, wait: number, lease?: number, hold?: table): any...
+---@field mine fun(self): rlock.grant?
+---@field write function
 local handle = { prefix = "lock" }      -- of its methods, for messages
 
 local huge, type = math.huge, type
@@ -317,6 +324,18 @@ end
 -- The public object of a hold. The grant refers to it weakly: once the task has
 -- ended and the object is garbage, the hold is abandoned. Most of its methods
 -- are those of the lock, for this hold's grant.
+---@class rlock.hold: rlock.asked
+---@field lock rlock.handle
+---@field hold table internal
+---@field valid_for fun(self): number
+---@field state fun(self): "held" | "at_risk" | "lost" | "free"
+---@field need fun(self, seconds: number): true?, rlock.code?, string?
+---@field call fun(self, ...: string | number): any, rlock.code?, string?
+---@field transaction fun(self, fn: fun(t: rlock.transaction)): any[]?,
+---   rlock.code?, string?
+---@field set fun(self, path: string, value: string, version?: integer): true?,
+---   integer | rlock.code | nil, string?
+---@field abandon fun(self, reason: string) internal
 local Hold = { prefix = "hold" }
 Hold.__index = Hold
 
@@ -358,10 +377,13 @@ function Hold:unlock() return release(self.lock, self.hold) end
 
 function Hold:__close() self:unlock() end
 
+---@return integer?
 function Hold:token()
   return not self.hold.is_over and self.hold.grant.token or nil
 end
 
+---@param fn fun(hold: rlock.hold, reason: string)
+---@return true?, rlock.code? code, string? detail
 function Hold:on_lost(fn)
   check_function(fn, "hold:on_lost", 2)
   local granted, object = self:mine(), self.hold.object

@@ -190,11 +190,12 @@ end
 
 -- server state ------------------------------------------------------------
 
--- Runs an optional operation of the policy.
--- @tparam string name
--- @param[opt] a its argument
--- @tparam[opt] number deadline by host.now()
--- @return the reply, or nil, code, detail
+--- Runs an optional operation of the policy.
+---@param name string
+---@param a? any its argument
+---@param deadline? number by host.now()
+---@return any # the reply
+---@return rlock.code? code, string? detail
 local function run(self, name, a, deadline)
   local session = self.session
   if not self.record.policy.ops[name] then
@@ -219,16 +220,14 @@ end
 ---@field identities? string[] on ZooKeeper: of the holders
 
 --- The lock's current state on the server.
----@return rlock.lock_state?
----@return rlock.code? code
----@return string? detail
+---@return rlock.lock_state?, rlock.code? code, string? detail
 function lock:peek()
   return self:state_for(self.owner or self.session.host.current())
 end
 
 --- As `peek`, for another owner. Internal.
--- @param its  the owner: a task, or a name
--- @tparam[opt] number deadline by host.now()
+---@param its any the owner: a task, or a name
+---@param deadline? number by host.now()
 function lock:state_for(its, deadline)
   local record = self.record
   local granted, op = record.grants[its], record.policy.ops.peek
@@ -258,33 +257,26 @@ local function peeked(field, self)
 end
 
 --- Does anybody hold it? (A round trip.)
----@return boolean?
----@return rlock.code? code
----@return string? detail
+---@return boolean?, rlock.code? code, string? detail
 function lock:is_locked()
   return peeked(function(state) return state.state == "held" end, self)
 end
 
 --- Does the calling task hold it, according to the server? (A round trip.)
----@return boolean?
----@return rlock.code? code
----@return string? detail
+---@return boolean?, rlock.code? code, string? detail
 function lock:is_held()
   return peeked(function(state) return state.count > 0 end, self)
 end
 
 --- The calling task's hold count, according to the server.
----@return integer?
----@return rlock.code? code
----@return string? detail
+---@return integer?, rlock.code? code, string? detail
 function lock:hold_count()
   return peeked(function(state) return state.count end, self)
 end
 
 --- Seconds until the lock expires; false if it is free or has no expiry.
 ---@return number | false | nil
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function lock:ttl()
   return peeked(function(state) return state.ttl or false end, self)
 end
@@ -293,8 +285,7 @@ end
 --- its next renewal or unlock.
 ---@param token? integer free it only if the current hold has this fencing token
 ---@return boolean? # whether the lock was held
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function lock:break_lock(token)
   local op = self.record.policy.ops.break_
   local reply, code, detail = run(self, "break_", token or "")

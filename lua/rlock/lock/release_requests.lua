@@ -30,8 +30,7 @@ end
 
 --- Sends a request to the holders of one lock.
 ---@return any # true and the number of holders asked
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function send(lock, request)
   local session, target = lock.session, lock.record.target
   local n, code, detail = target.requests().ask(target,

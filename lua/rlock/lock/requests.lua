@@ -236,8 +236,7 @@ end
 
 --- May this grant request another hold?
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function requests.may_enter(self, lease)
   local policy_ = self.lock.record.policy
   if self.lock.session.is_closed then
@@ -300,7 +299,6 @@ end
 
 --- Handles the outcome of a request: of acquire. The caller has the turn.
 ---@param reply any detail, may_be_applied, sent as target:run returns them
----@param code any
 ---@return any ... # as `acquire`
 function requests.acquired(self, lease, hold, reply, code, detail,
     may_be_applied, sent)
@@ -382,11 +380,12 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
   return passed_on(self, verdict, value, code, detail)
 end
 
--- If the last hold of the other side is being released, by a rollback or in
--- another task, waits for that. It has the same name, and the server refuses
--- that a reader becomes a writer.
--- @treturn[1] boolean true
--- @treturn[2] nil, code, detail; for "cancelled", the value to raise
+--- If the last hold of the other side is being released, by a rollback or in
+--- another task, waits for that. It has the same name, and the server refuses
+--- that a reader becomes a writer.
+---@return boolean? # true
+---@return rlock.failure? code
+---@return string? detail # for "cancelled", the value to raise
 local function await_release(peer, deadline)
   if not (peer.is_rolling_back or peer.acting and #peer.holds == 0
       and peer.state ~= "free") then
@@ -519,9 +518,7 @@ end
 
 --- Handles the outcome of a request: of release. The caller has the turn.
 ---@param left any watched as `removed` returns them
----@param seconds any
 ---@param reply any detail, may_be_applied, sent as target:run returns them
----@param code any
 ---@return any ... # as `release`
 function requests.released(self, left, seconds, watched, reply, code, detail,
     may_be_applied, sent)

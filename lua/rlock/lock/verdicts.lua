@@ -48,7 +48,6 @@ end
 
 --- The error for a malformed reply.
 ---@param op table the result of script.compile
----@param reply any
 ---@param must? string the replies allowed; default: those of a lock
 ---@return nil
 ---@return string # "redis"

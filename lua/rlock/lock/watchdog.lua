@@ -1,10 +1,10 @@
 --- The watchdog: renews holds and reports those at risk or lost, see "The
---  watchdog" in ../README.md. One timer per client. Regular renewals have one
---  period, so appending keeps their list sorted by time. Exceptions (a failed
---  renewal, a lease whose end has a callback) are in a heap, by `deadline`.
---  Operations are O(1) or O(log n), even with 100 000 holds. If a policy
---  `reasserts`, other clients may shorten the expiry of a hold with a lease:
---  once a period, a request sets it back to the end of the lease, no further.
+--- watchdog" in ../README.md. One timer per client. Regular renewals have one
+--- period, so appending keeps their list sorted by time. Exceptions (a failed
+--- renewal, a lease whose end has a callback) are in a heap, by `deadline`.
+--- Operations are O(1) or O(log n), even with 100 000 holds. If a policy
+--- `reasserts`, other clients may shorten the expiry of a hold with a lease:
+--- once a period, a request sets it back to the end of the lease, no further.
 
 local verdicts = require "rlock.lock.verdicts"
 local heap = require "rlock.util.heap"

@@ -1,24 +1,24 @@
 --- A barrier, which has rounds. Double barrier: a round of `n` members opens
---  when all of them have entered, and ends when all have left. Plain barrier:
---  `n` is 0, the members are the clients that set it, and the round ends when
---  any client removes it.
---    name                   sorted set: id of a member, 16 bytes -> end of its
---                           lease, in milliseconds of the server's time
---    rlock_barrier:{name}   hash: `round`, the number of the current round,
---                           at first the server's time, so that no number is
---                           used again after the hash has expired; `n`, while
---                           it has members; `open`, once all have entered;
---                           `good` and `lost`, the last round that ended
---                           normally, and the last that a death ended
---    rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
---    rlock_request:{name}:SLOT   string: the number of the last request that
---                           was executed under SLOT; kept for minutes
---  A member whose lease expires has died. That ends the round as lost; a plain
---  barrier's round only when no member is left. The end of a round deletes its
---  members. Waiters compare the number of their round with the fields of the
---  hash. Requests to enter, leave, withdraw and remove are deduplicated
---  (counters/deduplication.lua), so a delayed duplicate changes no later round.
---  The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
+--- when all of them have entered, and ends when all have left. Plain barrier:
+--- `n` is 0, the members are the clients that set it, and the round ends when
+--- any client removes it.
+---   name                   sorted set: id of a member, 16 bytes -> end of its
+---                          lease, in milliseconds of the server's time
+---   rlock_barrier:{name}   hash: `round`, the number of the current round,
+---                          at first the server's time, so that no number is
+---                          used again after the hash has expired; `n`, while
+---                          it has members; `open`, once all have entered;
+---                          `good` and `lost`, the last round that ended
+---                          normally, and the last that a death ended
+---   rlock_barrier:{name}:changed   channel: "0" when a round opens or ends
+---   rlock_request:{name}:SLOT   string: the number of the last request that
+---                          was executed under SLOT; kept for minutes
+--- A member whose lease expires has died. That ends the round as lost; a plain
+--- barrier's round only when no member is left. The end of a round deletes its
+--- members. Waiters compare the number of their round with the fields of the
+--- hash. Requests to enter, leave, withdraw and remove are deduplicated
+--- (counters/deduplication.lua), so a delayed duplicate changes no later round.
+--- The drivers are recipes/barrier.lua and recipes/double_barrier.lua.
 
 local naming = require "rlock.naming"
 local shared = require "rlock.policy.shared"
@@ -42,13 +42,13 @@ local function finish(keys, number, is_lost, publish)
   tell(publish, state .. CHANNEL, "0")
 end
 
--- The round. How forgotten rounds have ended is unknown: they count as lost.
--- @return its `number`; `n`, false if it has no members; `is_open`; `good` and
---   `lost`, as in the hash
+--- The round. How forgotten rounds have ended is unknown: they count as lost.
+---@return any # its `number`; `n`, false if it has no members; `is_open`;
+---  `good` and `lost`, as in the hash
 local function read(keys, time)
   local fields =
     redis.call("hmget", keys[2], "round", "n", "open", "good", "lost")
-  local number = tonumber(fields[1] or time)
+  local number = tonumber(fields[1] or time) --[[@as number]]
   return { number = number, n = fields[2], is_open = fields[3],
     good = tonumber(fields[4] or 0), lost = tonumber(fields[5] or number - 1) }
 end
@@ -111,12 +111,12 @@ local function join(keys, round, n, id, lease, time)
 end
 
 --- Enters the round, or checks whether it is open. Idempotent; a duplicate
---  extends the member's lease, because the client counts the lease from its
---  last copy. While an earlier round is open, the member has to wait outside.
---  @return "held" and the number of the open round; "busy", milliseconds until
---    the round may lose a member, or -1, and its number, 0 while the member has
---    to wait outside; "lost": the member's round has lost a member; "refused"
---    and the round's n
+--- extends the member's lease, because the client counts the lease from its
+--- last copy. While an earlier round is open, the member has to wait outside.
+---@return any # "held" and the number of the open round; "busy", milliseconds
+---  until the round may lose a member, or -1, and its number, 0 while the
+---  member has to wait outside; "lost": the member's round has lost a member;
+---  "refused" and the round's n
 function server.enter(keys, args)
   local members, state, slot = keys[1], keys[2], keys[3]
   local number, memory, n, publish, lease, id =
@@ -172,8 +172,8 @@ local function take_out(keys, id)
 end
 
 --- Withdraws a member, unless the round has opened with it. Then extends its
---  lease.
---  @return "held" and the number of that round; or "freed"
+--- lease.
+---@return any # "held" and the number of that round; or "freed"
 function server.withdraw(keys, args)
   local members, slot = keys[1], keys[3]
   local number, memory, lease, publish, id =

@@ -80,8 +80,7 @@ local server = {}                       -- these run inside Redis
 
 -- heartbeats --------------------------------------------------------------
 
----@return any
----@return any
+---@return any, any
 local function numbers(text)
   local first, second = text:match("^(%d+)%.?0?(%d*)$")
   return tonumber(first or 0), tonumber(second or "")

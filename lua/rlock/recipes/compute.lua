@@ -140,9 +140,9 @@ local function flight_of(self)
   return flight
 end
 
--- Calls fn.
--- @treturn[1] string the value
--- @treturn[2] nil, code, detail
+--- Calls fn.
+---@return string? # the value
+---@return rlock.failure? code, string? detail
 local function evaluate(self, hold)
   local is_unwind, most = self.session.host.is_unwind, self.store.most
   local ok, value, why = pcall(self.fn, hold)
@@ -230,12 +230,14 @@ local function lead(self, state)
   return results
 end
 
--- Waits for the end of a flight, unless the wait would deadlock.
--- @return true, or nil, code, detail
+--- Waits for the end of a flight, unless the wait would deadlock.
+---@return any # true
+---@return rlock.failure? code, string? detail
 local function await(self, flight)
   local session, event = self.session, self.session.host.event()
   local waiter = { flight = flight, wait_deadline = self.deadline }
   local cycle = waiting.deadlock(session, waiter, turn_of(self))
+  ---@type any, any, any
   local ok, code, detail = nil, "deadlock", cycle
   flight.waiting[event] = true
   while not cycle do
@@ -300,7 +302,6 @@ end
 --- Computes, or waits for the result of another caller.
 ---@param store table its `key(name)`, `read`, `write`, `fail` and `most`
 ---@param client any options, fn as of client:compute
----@param name any
 function compute.call(store, client, name, options, fn)
   local given = check_options(options, 2)
   if not given.ttl then
@@ -339,9 +340,7 @@ end
 local function ms(seconds) return ("%d"):format(duration.ms(seconds)) end
 
 --- Stores a value while the hold lasts.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function store.write(self, hold, value)
   return hold:transaction(function(t)
     t:call("SET", self.key .. ":value", value, "PX", ms(self.ttl + self.stale))
@@ -365,27 +364,22 @@ end
 ---   ttl: any, stale?: any, wait?: any, [string]: nil }
 
 --- client:compute(name, options, fn): the value of a name. If there is none,
---  one caller computes it, and the others wait for its result.
--- @param client
--- @tparam string name  on ZooKeeper a path
--- @tparam table options, the same for all callers of a name
---   ttl: seconds for which a value is fresh, at least 0.1
---   stale: seconds after that in which callers get the stale value while one of
---   them recomputes it. Default: 0
---   wait: maximum seconds to wait for others, or a deadline; 0: one attempt.
---   It does not interrupt fn. Default: forever
--- @tparam function fn  called with the hold of the lock. Returns a string of at
---   most 1 MB, on ZooKeeper 512 KB; or nil and why it has none
--- @treturn[1] string the value
--- @treturn[1] string "computed" by this call; "cached"; or "stale"
--- @treturn[1] string|nil why the computed value was not stored
--- @treturn[2] nil
--- @treturn[2] string "failed": fn raised an error, or returned nil and why,
---   here or in the last caller that computed; "usage": fn returned anything
---   else; "timeout", "busy" (with a wait of 0): another caller still computes;
---   "refused": fn requests its own name; "deadlock": others compute, in which
---   fn requests this one; or a code of lock:lock
--- @treturn[2] string detail; for a failure, at most 1000 bytes
+--- one caller computes it, and the others wait for its result.
+---@param client rlock.client
+---@param name string on ZooKeeper a path
+---@param options rlock.compute_options the same for all callers of a name
+---@param fn fun(hold: rlock.hold): string?, any gets the hold of the lock.
+---  Returns a string of at most 1 MB, on ZooKeeper 512 KB; or nil and why it
+---  has none
+---@return string? value
+---@return "computed" | "cached" | "stale" | rlock.code # where it is from. Or
+---  "failed": fn raised an error, or returned nil and why, here or in the last
+---  caller that computed; "usage": fn returned anything else; "timeout", "busy"
+---  (with a wait of 0): another caller still computes; "refused": fn requests
+---  its own name; "deadlock": others compute, in which fn requests this one; or
+---  a code of lock:lock
+---@return string? # why the computed value was not stored; or the detail, at
+---  most 1000 bytes
 function compute.new(client, name, options, fn)
   return compute.call(store, client, name, options, fn)
 end

@@ -11,6 +11,8 @@ local member = require "rlock.recipes.member"
 local naming = require "rlock.naming"
 
 ---@class rlock.double_barrier: rlock.counter
+---@field id? string
+---@field round? any
 ---@field n string
 ---@field member? table
 ---@field request? table
@@ -39,6 +41,13 @@ local function late(self, what)
     naming.show(self.record.name), self.n, what)
 end
 
+---@class rlock.recipes.double_barrier.Entry: rlock.call
+---@field counter rlock.double_barrier
+---@field request any
+---@field id string
+---@field task rlock.task
+---@field member? table
+---@field round? any
 local Entry = call:class()
 
 -- Sends the idempotent request to enter, which also checks whether the round is
@@ -81,9 +90,9 @@ local function is_out(its)
   deduplication.finish(its.request)
 end
 
--- Withdraws the member at the end of its wait, unless the round has opened with
--- it.
--- @treturn boolean|nil whether the round has opened; nil, code, detail
+--- Withdraws the member at the end of its wait, unless the round has opened
+--- with it.
+---@return any ... # whether the round has opened; or nil, code, detail
 local function withdraw(its)
   local session, request = its.session, its.request
   local now = session.host.now()
@@ -109,6 +118,7 @@ local function enter(self, wait)
   end
   local host = self.session.host
   self.request, self.round = deduplication.begin(self), nil
+  ---@type any
   local its = Entry:shared { counter = self, late = late(self, "entered"),
     request = self.request, id = member.id(self), task = host.current() }
   local is_in, code, detail = host.guard(give_up, its, its.wait, its, wait)
@@ -145,6 +155,11 @@ function double_barrier:enter(options)
   return call.run(enter, self, options)
 end
 
+---@class rlock.recipes.double_barrier.Exit: rlock.call
+---@field counter rlock.double_barrier
+---@field request any
+---@field number any
+---@field id string
 local Exit = call:class()
 
 -- Is it the member's present request? If several tasks leave, the first one

@@ -232,8 +232,7 @@ end
 --- Who waits to lead? Asks the server.
 ---@return string[]? # at most 100 texts as `leader` returns them, the next
 ---  leader first
----@return rlock.code? code
----@return string? detail
+---@return rlock.code? code, string? detail
 function election:candidates()
   local state, code, detail = self.lock:peek()
   if not state then return nil, code, detail end

@@ -1,6 +1,6 @@
 --- Which servers of red locks answer. A server that fails to answer is skipped
---  until it answers a PING, so it delays callers only once. Meanwhile its node
---  has the field `away` = { why, since, asked }.
+--- until it answers a PING, so it delays callers only once. Meanwhile its node
+--- has the field `away` = { why, since, asked }.
 
 local errors = require "rlock.redis.errors"
 

@@ -152,8 +152,7 @@ end
 --- Connects, to report a wrong address or login. Ignores transient errors of
 --- the server.
 ---@param seconds number
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   local deadline = self.host.now() + seconds
@@ -347,8 +346,6 @@ end
 ---@param now number by host.now()
 ---@param a any its arguments, up to the first nil, without the command that
 ---  publishes
----@param b any
----@param c any
 ---@param extra? table more arguments
 ---@return any ... # as remote.run
 function Target:run(name, deadline, now, a, b, c, extra)
@@ -381,10 +378,7 @@ function Target:carrier() return self.node.connection end
 ---@param deadline number by host.now()
 ---@param now number when it was sent, by host.now()
 ---@param code any of the failure
----@param detail any
 ---@param a any as for `post`
----@param b any
----@param c any
 ---@return any # as remote.run
 function Target:retry(connection, name, deadline, now, code, detail, a, b, c)
   return remote.retry(self.node, connection, self.ops[name], deadline, now,
@@ -405,9 +399,6 @@ function Target.requests() return require "rlock.redis.release_requests" end
 --- The arguments of an operation, with the command that publishes.
 ---@param name string of the operation
 ---@param a any as for `run`
----@param b any
----@param c any
----@param d any
 ---@return any ... # a, b, c, d
 function Target:arguments(name, a, b, c, d)
   local index = self.publishes[name]
@@ -441,8 +432,7 @@ local function node_of(self) return self.server:node_of(self) end
 function Target:where() return node_of(self).where end
 
 --- Its server and key, by which several locks are put in order.
----@return string
----@return string
+---@return string, string
 function Target:address()
   return ("%s/%d"):format(node_of(self).where, self.server.options.db or 0),
     self[1]
@@ -457,8 +447,7 @@ function Target:is_closed() return node_of(self).is_closed end
 --- Waits for any answer of its server.
 ---@param deadline number by host.now()
 ---@return any # the answer
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function Target:ping(deadline)
   return node_of(self):call(deadline, { "PING" }, 1)
 end
@@ -470,8 +459,7 @@ end
 ---@param text? string default: the wait is over
 ---@param seconds? integer after which the server forgets it
 ---@return any # a value
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function Target:announce(deadline, owner_name, text, seconds)
   local key = naming.prefix("rlock_waits", self[1]) .. ":" .. owner_name
   local words = text and { "SET", key, text, "EX", seconds } or { "DEL", key }
@@ -518,8 +506,7 @@ end
 --- Identifies the server, once for each connection.
 ---@param deadline number by host.now()
 ---@return table? # identity
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function Target:identify(deadline)
   return identities().identify(node_of(self), deadline)
 end

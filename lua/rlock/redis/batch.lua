@@ -209,8 +209,8 @@ local function handle(self, is_second, list, replies, codes, details, sent)
   return again
 end
 
--- Sends the items of the batch. Those to be sent again remain.
--- @treturn boolean whether there are any
+--- Sends the items of the batch. Those to be sent again remain.
+---@return boolean # whether there are any
 local function pass(self, is_joint, is_second)
   local items = handle(self, is_second, send_all(self, is_joint))
   for i = 1, math.max(#self, #items) do self[i] = items[i] end

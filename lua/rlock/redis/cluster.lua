@@ -96,6 +96,7 @@ end
 local function node_at(self, address)
   local its = self.nodes[address]
   if not its then
+    ---@type table, any
     local options, at = { last_pause = LAST_PAUSE }, split(address)
     for key, value in pairs(self.options) do options[key] = value end
     options.host, options.port = at.host, at.port
@@ -213,8 +214,7 @@ end
 
 --- Queries one node.
 ---@return any # the slots
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function ask(self, source)
   local reply, code, detail = source:call(
     self.host.now() + min(self.patience, self.options.timeout),
@@ -245,9 +245,7 @@ end
 
 --- Queries the nodes until one answers. If none does and one refuses the login,
 --- returns its refusal, because a retry will not help.
----@return true?
----@return string? code
----@return string? detail
+---@return true?, string? code, string? detail
 local function query(self)
   local early = self.asked + PAUSE - self.host.now()
   if early > 0 then self.host.sleep(early) end
@@ -261,6 +259,7 @@ local function query(self)
       adopt(self, slots)
       return true
     end
+    ---@type any
     local class = code == "redis" and errors.classify(detail)
     local is_refusal = class and not class.retry
     fault = is_refusal and "redis" or "connect"
@@ -279,9 +278,7 @@ end
 
 --- Loads the slot map.
 ---@param deadline number by host.now()
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function cluster:connect(deadline)
   if self.is_closed then return nil, "closed", "the client was closed" end
   local ok, code, detail =
@@ -326,8 +323,7 @@ function cluster:of(keys) return self.slots[slot_of(keys)] end
 ---@param keys table
 ---@param deadline number by host.now()
 ---@return any # node
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function cluster:find(keys, deadline)
   if not self:of(keys) then
     local ok, code, detail = self:connect(deadline)

@@ -6,10 +6,10 @@ local errors = require "rlock.redis.errors"
 
 local command_keys = {}
 
--- Reads a reply to COMMAND INFO.
--- @treturn table|boolean { first, last, step }: positions after the command's
---   name, negative ones from the end, first 0: none; false: only COMMAND
---   GETKEYS knows them, as for a command with subcommands or "movable" keys
+--- Reads a reply to COMMAND INFO.
+---@return table|boolean # { first, last, step }: positions after the command's
+---  name, negative ones from the end, first 0: none; false: only COMMAND
+---  GETKEYS knows them, as for a command with subcommands or "movable" keys
 local function place_in(reply)
   local about = type(reply) == "table" and reply[1]
   if type(about) ~= "table" then return false end
@@ -27,8 +27,7 @@ local function place_in(reply)
 end
 
 ---@return any # the place of a command's keys
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function place_of(server, deadline, name)
   local places = server.key_places or {}
   server.key_places = places
@@ -74,8 +73,7 @@ end
 ---@param words table the command and its arguments
 ---@param n integer the number of words
 ---@return table? # the keys, perhaps none
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function command_keys.of(server, deadline, words, n)
   local place, code, detail =
     place_of(server, deadline, tostring(words[1]):upper())

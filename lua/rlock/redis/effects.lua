@@ -55,8 +55,7 @@ end
 
 --- Appends the keys of the commands to those of the locks.
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function add_keys(keys, server, commands, deadline)
   for _, words in ipairs(commands) do
     local list, code, detail =

@@ -1,24 +1,23 @@
 --- A table of failures: a row for each class of Redis error, found by its first
---  word, and for each way in which a connection fails. The fields of a row:
---    code       returned to the caller
---    applied    "no": the command certainly changed nothing; "maybe": it may
---               have been applied, wholly or in part
---    retry      sending the same request again later may succeed
---    node_down  the node is unusable: drop its connection, because a new one
---               may lead to another server
---    slot_down  no node has the slot: only requests for it wait
---    forget     the request used an outdated "script" or reading of the
---               server's "clock", which is fetched again before the retry
---    pause      false: retry without a back-off
---    redirects  another node of the cluster has the keys
---    gone       the key no longer holds a lock of ours
---    permits    whether messages tell how to permit the keys
---    explain    a clause for messages: what the server's terse message means
---    expects    add the expected kind of lock to the message
---    names      add the script to the message: its "name", or "where" its
---               source is
---    advice     a clause for messages: what the user can do
---  @module rlock.redis.errors
+--- word, and for each way in which a connection fails. The fields of a row:
+---   code       returned to the caller
+---   applied    "no": the command certainly changed nothing; "maybe": it may
+---              have been applied, wholly or in part
+---   retry      sending the same request again later may succeed
+---   node_down  the node is unusable: drop its connection, because a new one
+---              may lead to another server
+---   slot_down  no node has the slot: only requests for it wait
+---   forget     the request used an outdated "script" or reading of the
+---              server's "clock", which is fetched again before the retry
+---   pause      false: retry without a back-off
+---   redirects  another node of the cluster has the keys
+---   gone       the key no longer holds a lock of ours
+---   permits    whether messages tell how to permit the keys
+---   explain    a clause for messages: what the server's terse message means
+---   expects    add the expected kind of lock to the message
+---   names      add the script to the message: its "name", or "where" its
+---              source is
+---   advice     a clause for messages: what the user can do
 
 local errors = {}
 
@@ -35,7 +34,7 @@ local elsewhere = row("refused", "no", false, false, { redirects = true,
     .. "redis+cluster:// instead of redis://" })
 
 --- The row of these for the client of a cluster, which follows them until its
---  deadline.
+--- deadline.
 errors.redirected = row("timeout", "no", true, false, { redirects = true,
   explain = "the nodes of the cluster keep redirecting it" })
 
@@ -181,7 +180,6 @@ local silences = {
 }
 
 --- Has a server not answered? It may be there, and answer later.
----@param detail any
 ---@return boolean
 function errors.is_silence(detail)
   return not errors.is_denied(detail) and has_any(detail, silences)
@@ -205,7 +203,6 @@ end
 --- none.
 ---@param command table
 ---@param code string
----@param detail any
 ---@return boolean
 function errors.is_optional(command, code, detail)
   return (command[1] == "CLIENT" or command.is_optional) and code == "redis"
@@ -219,7 +216,6 @@ end
 ---@param options table those of host.connect
 ---@param verb string of the command that failed
 ---@param code string
----@param detail any
 ---@return string
 function errors.of_handshake(options, verb, code, detail)
   if detail == "timeout" then

@@ -9,9 +9,6 @@ for i = 1, 99 do NUMBER[i] = ("%d"):format(i) end
 ---@param sha string
 ---@param keys table at most 99
 ---@param a any arguments
----@param b any
----@param c any
----@param d any
 ---@param extra? table
 ---@return integer # the number of words
 local function evalsha(words, sha, keys, a, b, c, d, extra)

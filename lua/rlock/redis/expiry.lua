@@ -1,9 +1,9 @@
 --- Requests that expire by the server's clock, where lost connections cannot be
---  sealed: see "Sealing" in README.md. A prologue makes an operation do nothing
---  after its deadline. That is the lowest reading that the server's clock can
---  have when the client gives the request up; TIME on each connection gives the
---  clock's offset. An owner sends nothing until its older requests with an
---  unknown outcome have expired; requests of other owners do not delay it.
+--- sealed: see "Sealing" in README.md. A prologue makes an operation do nothing
+--- after its deadline. That is the lowest reading that the server's clock can
+--- have when the client gives the request up; TIME on each connection gives the
+--- clock's offset. An owner sends nothing until its older requests with an
+--- unknown outcome have expired; requests of other owners do not delay it.
 
 local expiry = {}
 
@@ -54,8 +54,7 @@ function expiry.invalidate(node) node.clock = nil end
 ---@param node table
 ---@param deadline number by host.now()
 ---@return string? # milliseconds of the server's clock
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function expiry.word(node, deadline)
   local clock, code, detail = node.clock, nil, nil
   if not clock or clock.connection ~= node.connection
@@ -104,9 +103,7 @@ end
 
 --- Waits until all older requests of the same owner have expired.
 ---@param deadline number by host.now()
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function expiry.await_expiry(node, op, keys, owner, deadline)
   if op.op == "refresh" then return true end
   local host, requester = node.host, requester_of(op, keys, owner)

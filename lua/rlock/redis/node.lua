@@ -43,10 +43,10 @@ local function load_sentinel()                           -- on first use
   return require "rlock.redis.sentinel"
 end
 
---- @tparam table host
--- @tparam table options the result of url.parse, and timeout, connect_timeout
---   (seconds), name, tls; last_pause, the longest back-off between attempts to
---   connect (2)
+---@param host table
+---@param options table the result of url.parse, and timeout, connect_timeout
+---  (seconds), name, tls; last_pause, the longest back-off between attempts to
+---  connect (2)
 function node.new(host, options)
   local self = setmetatable({
     host = host, options = options,
@@ -110,8 +110,7 @@ end
 ---@param is_single? boolean a connection for the calling task, which may be
 ---  silent; in nginx not a pool
 ---@return any # connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function node:open(lost, message, is_single)
   local options, commands = self.options, handshake(self.options)
   local sentinel, at = self.sentinel, options
@@ -137,14 +136,15 @@ function node:open(lost, message, is_single)
     connection:close()
     return nil, "closed", "the master has moved"
   end
+  ---@cast connection any
   connection.address = at
   return connection
 end
 
 --- As `open`; reports a loss of the connection, which then has a `why_lost`.
--- @tparam string what  for messages: "the connection"
--- @tparam function forget called with the connection when it drops; not before
---   `open_reported` has returned it
+---@param what string for messages: "the connection"
+---@param forget function called with the connection when it drops; not before
+---  `open_reported` has returned it
 function node:open_reported(what, forget)
   local connection, code, detail, why_lost
   connection, code, detail = self:open(function(why)
@@ -297,7 +297,6 @@ end
 --- as a primary that became a replica.
 ---@param connection any the connection of the request
 ---@param code? string of the failure
----@param detail any
 function node:handle(connection, code, detail)
   if code == "redis" and errors.classify(detail).node_down then
     self:leave(connection, detail, code)
@@ -307,8 +306,7 @@ end
 --- The command connection; opens it if there is none.
 ---@param deadline number by host.now()
 ---@return any # connection
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 function node:connect(deadline)
   if self.connection then return self.connection end
   if self.is_closed then return nil, "closed", "the client was closed" end
@@ -392,8 +390,7 @@ end
 ---@param text string
 ---@param deadline number by host.now()
 ---@return any # sha
----@return any code
----@return string? detail
+---@return any code, string? detail
 function node:load(script, text, deadline)
   local shas = self.shas   -- it may be replaced meanwhile, see seal:refuse
   local sha, code, detail = self:call(deadline, { "SCRIPT", "LOAD", text }, 3)

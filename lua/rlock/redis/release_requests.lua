@@ -27,8 +27,7 @@ end
 --- Is the lock, or the other side of a read/write lock, held? A kind without
 --- `peek` counts as held.
 ---@return any # a boolean
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function is_held(target, deadline)
   local own, node = target.policy, target.server.node
   for _, policy in ipairs { own, own.peer and policies.load(own.peer) } do

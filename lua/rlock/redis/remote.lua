@@ -38,8 +38,7 @@ end
 
 --- The operation's sha on this node; loads the script if necessary.
 ---@return any # sha
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function remote.sha(node, op, deadline)
   op = expiry.shipped(node, op)
   local sha = node.shas[op]
@@ -89,15 +88,16 @@ local function permit(class, detail, keys)
 end
 
 --- Classifies a failure.
--- @tparam table node
--- @tparam table op the compiled function that was run
--- @tparam string code   of node:call
--- @tparam string detail of node:call
--- @tparam string name   of the lock
--- @tparam[opt] table keys  of the request
--- @treturn table a row of errors.lua
--- @treturn string the detail, with the place in the policy's file
+---@param node table
+---@param op table the compiled function that was run
+---@param code string of node:call
+---@param detail string of node:call
+---@param name string of the lock
+---@param keys? table of the request
+---@return table # a row of errors.lua
+---@return string # the detail, with the place in the policy's file
 function remote.classify(node, op, code, detail, name, keys)
+  ---@type any, string
   local class, shown = unsent[code] or errors.transport[code], detail
   if code == "redis" then
     class = errors.classify(detail)
@@ -142,8 +142,7 @@ end
 ---@param op table
 ---@param deadline number
 ---@return string? # the word for `command`: the deadline, or ""
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function remote.ready(node, op, deadline)
   local sha, code, detail = remote.sha(node, op, deadline)
   if not sha then return nil, code, detail end
@@ -346,9 +345,6 @@ end
 ---@param now number by host.now()
 ---@param keys table at most 99; its field `replicas`: see replicas.connection
 ---@param a any arguments, up to the first nil
----@param b any
----@param c any
----@param d any
 ---@param extra? table more arguments
 ---@return any # the reply, or nil
 ---@return string? # why there is none: a code of errors.lua, or "cancelled"
@@ -405,8 +401,6 @@ end
 ---@param deadline number by host.now()
 ---@param now number by host.now()
 ---@param a any the arguments
----@param b any
----@param c any
 ---@return boolean # whether it was sent; else use `run`
 function remote.post(target, name, receiver, deadline, now, a, b, c)
   local node, posts = target.node, target.posts
@@ -431,7 +425,6 @@ end
 ---@param deadline number by host.now()
 ---@param now number when it was sent
 ---@param code any of the failure
----@param detail any
 ---@return any ... # as `run`
 function remote.retry(node, connection, op, deadline, now, code, detail, keys,
     ...)

@@ -1,11 +1,11 @@
 --- Confirmation by replicas: a request succeeds only when enough replicas have
---  its writes. WAIT counts these replicas, but only for the writes of its own
---  connection, which it blocks. So these requests have connections of their
---  own, the dedicated connections of a node. A dedicated connection sends all
---  queued requests in one pipeline with a single WAIT (group commit). An
---  owner's requests for a lock always use the same dedicated connection, which
---  keeps them in order. Before WAIT it sets a mark, a key that expires at once,
---  because a retried request may write nothing: see the end of README.md.
+--- its writes. WAIT counts these replicas, but only for the writes of its own
+--- connection, which it blocks. So these requests have connections of their
+--- own, the dedicated connections of a node. A dedicated connection sends all
+--- queued requests in one pipeline with a single WAIT (group commit). An
+--- owner's requests for a lock always use the same dedicated connection, which
+--- keeps them in order. Before WAIT it sets a mark, a key that expires at once,
+--- because a retried request may write nothing: see the end of README.md.
 
 local errors = require "rlock.redis.errors"
 local slot = require "rlock.redis.slot"
@@ -39,8 +39,7 @@ local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 --- Counts the node's replicas, now and then. The number never falls: it
 --- includes disconnected ones, or else a lone primary would confirm everything.
 ---@return boolean? # true: their number is known
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function count(node, connection)
   local now = node.host.now()
   if node.counted and now - node.counted < FRESH then return true end
@@ -84,7 +83,6 @@ end
 --- The dedicated connection of an owner.
 ---@param node table
 ---@param wanted table { count = as for `needed`, ms = how long to wait }
----@param owner any
 function replicas.connection(node, wanted, owner)
   local name = ("%s:%d:%d"):format(wanted.count, wanted.ms, hash(owner))
   local dedicated = node.dedicated[name]
@@ -174,8 +172,7 @@ end
 
 --- Does WAIT, for `ms`, confirm the batch?
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function confirmation(self, ms, last, replies, codes, details)
   if replies[last - 1] == nil then
     self.node.shas[MARK] = nil           -- the server may have lost the script
@@ -353,8 +350,8 @@ local function result(self, request)
 end
 
 --- The operations that bypass these connections. They have no owner whose
---  requests must stay in order, and change nothing that must survive a
---  failover. A heartbeat queued behind a WAIT would be late.
+--- requests must stay in order, and change nothing that must survive a
+--- failover. A heartbeat queued behind a WAIT would be late.
 replicas.direct = { peek = true, count = true, refresh = true }
 
 --- Those that need no confirmation, for the latter reason.

@@ -1,8 +1,8 @@
 --- Seals lost connections against late delivery: before anything is sent on a
---  connection, the server has answered a CLIENT KILL of its lost predecessors.
---  From then on it executes nothing more from them. Why, and where that does
---  not work: "Sealing" in README.md. There, requests carry a deadline instead
---  (expiry.lua).
+--- connection, the server has answered a CLIENT KILL of its lost predecessors.
+--- From then on it executes nothing more from them. Why, and where that does
+--- not work: "Sealing" in README.md. There, requests carry a deadline instead
+--- (expiry.lua).
 
 local backoff = require "rlock.util.backoff"
 local errors = require "rlock.redis.errors"

@@ -1,12 +1,12 @@
 --- Finds a master through Redis Sentinel, and follows its failovers: see
---  "Failover" in README.md. The Sentinels are queried in turn; the first that
---  answers moves to the front, and the others that it names are added. There is
---  one current address at a time: `moved` is called when it changes.
---
---  An answer of an earlier epoch comes from a Sentinel that has missed a
---  failover. If most give such answers, they were set up again, and the latest
---  one is accepted. All are polled, because a message may be missed, or the
---  Sentinel that sends it be cut off from the others.
+--- "Failover" in README.md. The Sentinels are queried in turn; the first that
+--- answers moves to the front, and the others that it names are added. There is
+--- one current address at a time: `moved` is called when it changes.
+---
+--- An answer of an earlier epoch comes from a Sentinel that has missed a
+--- failover. If most give such answers, they were set up again, and the latest
+--- one is accepted. All are polled, because a message may be missed, or the
+--- Sentinel that sends it be cut off from the others.
 
 local backoff = require "rlock.util.backoff"
 local duration = require "rlock.util.duration"
@@ -38,6 +38,7 @@ local MOST = 32          -- Sentinels to remember
 --- Back-off limits between attempts to subscribe, in seconds.
 local FIRST_PAUSE, LAST_PAUSE = 0.1, 2
 
+---@diagnostic disable-next-line: access-invisible
 local unpack = table.unpack or unpack
 
 ---@param host table
@@ -242,8 +243,8 @@ local function is_majority(answers)
   return answers[1] and n * 2 > answers[1].total
 end
 
--- Decides after all answers, if any, were older.
--- @return as query_all
+--- Decides after all answers, if any, were older.
+---@return any ... # as query_all
 local function decide(self, answers, faults, is_unknown)
   table.sort(answers, function(a, b) return a.epoch > b.epoch end)
   if is_majority(answers) then
@@ -282,8 +283,7 @@ end
 --- Queries the Sentinels for the master's address.
 ---@param deadline number by host.now()
 ---@return table? # host and port
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function sentinel:locate(deadline)
   return self.singleflight:join("locate", deadline, query_all, self)
 end

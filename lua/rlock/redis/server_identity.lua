@@ -86,8 +86,7 @@ end
 ---@param node table
 ---@param deadline number by host.now()
 ---@return table? # identity
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function server_identity.identify(node, deadline)
   local connection, code, detail = node:connect(deadline)
   if not connection then return nil, code, detail end

@@ -49,6 +49,7 @@ local function of_call(name, arguments)
   local token = patterns[name] ~= nil and arguments[2]
   local plain = name == "string.find" and arguments[4] ~= nil
   if not token or token.kind ~= "string" or plain then return nil end
+  ---@diagnostic disable-next-line: need-check-nil
   return of_pattern(load("return " .. token.text)(), patterns[name])
 end
 

@@ -51,7 +51,6 @@ local function number(value)
 end
 
 --- A constant in Lua 5.1.
----@param value any
 ---@return string?
 ---@return string? code # why it is not a constant
 function emit.literal(value)

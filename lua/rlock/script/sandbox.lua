@@ -89,8 +89,8 @@ function sandbox.replaced(use, values)
 end
 
 --- Lets a value be one of Lua's own: a simulated process has some of its own.
---  @tparam table|function value
---  @tparam string name
+---@param value table | function
+---@param name string
 function sandbox.stand_in(value, name) written[value] = name end
 
 --- What to do instead of using something that Redis lacks.
@@ -101,7 +101,6 @@ function sandbox.advice(missing)
 end
 
 --- The name inside Redis of a value of this interpreter's own library.
----@param value any
 ---@return string? # "tonumber", "math.floor"
 function sandbox.written(value)
   return value ~= nil and value == value and written[value] or nil

@@ -58,7 +58,6 @@ end
 
 --- Checks that a list is not empty and has only the keys 1 to n. A hole would
 --- silently drop members.
----@param list any
 ---@param what string for the message: "clients of red_lock"
 ---@param level integer as in error()
 function joint.check_list(list, what, level)

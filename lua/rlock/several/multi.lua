@@ -101,8 +101,7 @@ local function request(try, inner)
 end
 
 --- Combines the replies for one server's members.
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # and the inner hold that failed
 ---@return any ...
 local function combine(try, inner_holds)
@@ -302,9 +301,7 @@ function multi.effect(grants, commands)
 end
 
 --- Does the calling task hold every member, according to the servers?
----@return boolean?
----@return rlock.failure? code
----@return string? detail
+---@return boolean?, rlock.failure? code, string? detail
 function multi:is_held()
   for _, member in ipairs(self.members) do
     ---@cast member rlock.lock

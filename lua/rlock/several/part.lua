@@ -39,9 +39,10 @@ local function longest_lease(self)
   return max(self.round.lease or 0, self.lock.session.lease)
 end
 
--- Identifies the server. It does not count if it is a duplicate, or recently
--- restarted or replaced.
--- @return its identity, or nil, code, detail
+--- Identifies the server. It does not count if it is a duplicate, or recently
+--- restarted or replaced.
+---@return any # its identity
+---@return rlock.failure? code, string? detail
 local function admit(self)
   local target, round = self.lock.record.target, self.round
   local identity, code, detail = target:identify(round.deadline)
@@ -93,8 +94,8 @@ function part:is_accepted()
   return is_accepted
 end
 
--- In a task: requests the lock.
--- @return as joint.acquire
+--- In a task: requests the lock.
+---@return any ... # as joint.acquire
 local function requested(self)
   local round, session = self.round, self.lock.session
   ---@type any, any

@@ -24,7 +24,6 @@ end
 --- Raises an error that names the argument if the value is not a number, is NaN
 --- or less than min, or is math.huge while max is not. Any other number above
 --- max is clamped to max.
----@param value any
 ---@param name string for messages: "lease", "wait"
 ---@param min? number seconds; default: 0
 ---@param max? number seconds; default: duration.max

@@ -83,6 +83,12 @@ function metrics.failed(series, code)
   series[field] = series[field] + 1
 end
 
+---@class rlock.meter
+---@field client string
+---@field kinds table<string, table>
+---@field listed table
+---@field all table
+---@field meters table
 local Meter = {}
 Meter.__index = Meter
 
@@ -94,9 +100,9 @@ local function meters_of(host)
 end
 
 --- Creates the meter of a client.
--- @tparam table host
--- @tparam[opt] string client its name
--- @tparam[opt] table locks   names of locks with a series of their own
+---@param host table
+---@param client? string its name
+---@param locks? table names of locks with a series of their own
 function metrics.new(host, client, locks)
   local self = setmetatable({ client = (client or ""):gsub("%c", "?"),
     listed = {}, all = {}, meters = meters_of(host) }, Meter)
@@ -151,7 +157,7 @@ function Meter:close()
 end
 
 --- The numbers of all clients that a host has had, by key.
--- @tparam table host
+---@param host table
 function metrics.numbers(host)
   local numbers, meters = {}, meters_of(host)
   for key, n in pairs(meters.past) do numbers[key] = n end
@@ -253,8 +259,8 @@ local function write_histogram(lines, full, labels, histogram)
 end
 
 --- The numbers in the text format of Prometheus.
--- @tparam table numbers by key
--- @treturn string
+---@param numbers table by key
+---@return string
 function metrics.text(numbers)
   local lines = {}
   local of, list = labelled(numbers)

@@ -206,7 +206,6 @@ function options.node(path, value, version, level)
 end
 
 --- Checks a count. Counts are Java's int, as in Redisson.
----@param n any
 ---@param name string for messages
 ---@param least integer
 ---@param level? integer default: 2

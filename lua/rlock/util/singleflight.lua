@@ -43,7 +43,6 @@ end
 
 --- Abandons a call in flight: its callers get these results, and the next
 --- `join` starts another one. Its function continues.
----@param key any
 ---@param ... any results
 function singleflight:abandon(key, ...)
   local call = self.calls[key]
@@ -52,7 +51,6 @@ end
 
 --- Starts `fn`, unless a call for this key is in flight.
 ---@param key any a, b as for `join`
----@param fn any
 ---@return table
 function singleflight:start(key, fn, a, b)
   local call = self.calls[key]
@@ -75,7 +73,6 @@ end
 ---@param fn function may wait. Must not be a closure of a waiting caller: see
 ---  `run`
 ---@param a any its arguments
----@param b any
 ---@return any # what fn returned
 ---@return rlock.failure? code # "timeout"; "refused" or "closed": its task did
 ---  not run or did not finish; or "cancelled"

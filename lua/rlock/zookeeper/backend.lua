@@ -181,8 +181,8 @@ local function on_dropped(self, why)
   end
 end
 
--- Watches the nodes of holds that have lasted SHORT.
--- @treturn number when the next one is due
+--- Watches the nodes of holds that have lasted SHORT.
+---@return number # when the next one is due
 local function watch_fresh(self, now)
   local fresh, link = self.fresh, self.connection
   local entry = fresh[fresh.first]
@@ -248,8 +248,7 @@ end
 
 --- Connects, to report a wrong address or login.
 ---@param seconds number
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   return self.connection:connect(self.host.now()
@@ -268,8 +267,7 @@ function backend.valid_until(sent, seconds) return sent + seconds end
 --- Sends a sync, whose reply proves that the session is alive.
 ---@param deadline number by host.now()
 ---@return any # true, nil, nil, when it was sent
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 ---@return any ...
 function backend:sync(deadline)
   local link = self.connection
@@ -423,8 +421,7 @@ end
 ---@param entry table
 ---@param deadline number by host.now()
 ---@return any # whether it is there
----@return any code
----@return string? detail
+---@return any code, string? detail
 function backend:is_there(entry, deadline)
   local path = entry.place:path()
   self.connection:sync()

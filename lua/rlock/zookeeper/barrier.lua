@@ -1,28 +1,28 @@
 --- Barriers, compatible with Curator's DistributedBarrier and
---  DistributedDoubleBarrier. The operations and replies are those of
---  policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
---  clients of Curator.
---
---  A plain barrier is the path itself, a persistent node. It stays set until it
---  is removed, even if the client that set it dies, because Curator's node does
---  not say which client set it.
---
---  A double barrier has child nodes: an ephemeral node for each member, and the
---  persistent node `ready` while a round is open. Curator cannot tell a member
---  that leaves from one that dies, and may count a member that has just left.
---  So the data of the path is a *log*. Its first line has the number of the
---  round, the number of the last round that lost a member, and n. The numbers
---  of a new log begin with the id of the transaction that created the path, so
---  that none is used again after the path was deleted. Every other
---  line is one of our members: `+` and its node if it is in, `-` if it has left
---  or withdrawn. Each change is a compare-and-set on the version that was read.
---  To open a round, one transaction checks that all nodes exist, writes the log
---  and creates `ready`.
---    - If a node of ours is not in the log, its member is entering.
---    - If a member that is in has no node, it has died.
---  Curator's members count too, but a death looks as if the member had left.
---  The first member in Curator's order leaves last, because Curator relies on
---  that.
+--- DistributedDoubleBarrier. The operations and replies are those of
+--- policy/barrier.lua. Below, "ours" are clients of rlock, and "Curator's" are
+--- clients of Curator.
+---
+--- A plain barrier is the path itself, a persistent node. It stays set until it
+--- is removed, even if the client that set it dies, because Curator's node does
+--- not say which client set it.
+---
+--- A double barrier has child nodes: an ephemeral node for each member, and the
+--- persistent node `ready` while a round is open. Curator cannot tell a member
+--- that leaves from one that dies, and may count a member that has just left.
+--- So the data of the path is a *log*. Its first line has the number of the
+--- round, the number of the last round that lost a member, and n. The numbers
+--- of a new log begin with the id of the transaction that created the path, so
+--- that none is used again after the path was deleted. Every other
+--- line is one of our members: `+` and its node if it is in, `-` if it has left
+--- or withdrawn. Each change is a compare-and-set on the version that was read.
+--- To open a round, one transaction checks that all nodes exist, writes the log
+--- and creates `ready`.
+---   - If a node of ours is not in the log, its member is entering.
+---   - If a member that is in has no node, it has died.
+--- Curator's members count too, but a death looks as if the member had left.
+--- The first member in Curator's order leaves last, because Curator relies on
+--- that.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -56,8 +56,7 @@ end
 
 -- the log ---------------------------------------------------------------------
 
--- @tparam string data
--- @tparam[opt=0] integer first  the numbers of an empty log
+---@param first? any the numbers of an empty log; default: 0
 local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
   local log = { round = tonumber(round or first or 0),
@@ -81,8 +80,7 @@ local function watch(self) (self.base or self):watch(self.path) end
 ---@return table? # the log, with its `version`, nil if there is no path; `has`,
 ---  the set of the members' nodes; `first`, the first of them in order;
 ---  `is_ready`
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function look(self, deadline)
   local server, path = self.server, self.path
   local ok, code, detail = server.connection:reach(deadline)
@@ -123,8 +121,7 @@ end
 --- Changes the log.
 ---@param change function of what `look` returns; false: no change
 ---@return table? # the log
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function update(self, deadline, change)
   while true do
     local view, code, detail = look(self, deadline)
@@ -139,9 +136,7 @@ local function update(self, deadline, change)
 end
 
 --- Sends a transaction, which may fail.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function transact(self, deadline, parts)
   local err, code, detail =
     self.server.connection:post(ops.multi, codec.multi(parts)):wait(deadline)
@@ -150,9 +145,7 @@ local function transact(self, deadline, parts)
 end
 
 --- Deletes `ready` if no member has a node.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 local function clear(self, deadline)
   while true do
     local view, code, detail = look(self, deadline)
@@ -182,8 +175,7 @@ end
 --- Creates the node of a member.
 ---@return table | boolean | nil # its entry, see target.lua; or false if a
 ---  round is open
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function make(self, deadline, now, id, ms)
   ---@type any, any, any
   local view, code, detail = look(self, deadline)
@@ -224,8 +216,8 @@ local function note(self, deadline)
   end)
 end
 
--- Opens a round with the first n members that are entering.
--- @return true, or nil, code, detail
+--- Opens a round with the first n members that are entering.
+---@return true?, rlock.failure? code, string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
   local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
@@ -270,9 +262,7 @@ local function entering(self, view)
 end
 
 --- Logs that a member has left.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 local function depart(self, deadline)
   local own = self.node
   local view, code, detail = update(self, deadline, function(view)
@@ -296,8 +286,7 @@ end
 
 --- Is the member in? Logs it if Curator opened the round.
 ---@return table | boolean | nil # the log, if it is in; false: it is not
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function is_in(self, view, deadline)
   local own = self.node
   if view.marks[own] then return view.marks[own] == "+" and view end
@@ -323,8 +312,7 @@ end
 --- Logs that a member has withdrawn, unless it is in.
 ---@param is_late? boolean even if a round is open
 ---@return table? # the log
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function give_up(self, own, deadline, is_late)
   return update(self, deadline, function(view)
     if view.marks[own] or not view.has[own]

@@ -275,9 +275,7 @@ local function open_link(self, at, deadline)
 end
 
 --- Waits for an event of a link.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function await(self, link, deadline, field)
   while not link[field] and not link.why do
     local is_set = link.event:pause(deadline - self.host.now())
@@ -301,6 +299,7 @@ local function greet(self, link, deadline)
   })
   local ok, code, detail = await(self, link, deadline, "first")
   if not ok then return nil, code, detail end
+  ---@type any
   local session = codec.welcome(link.first)
   local has_none = session and session.timeout == 0
   local has_expired = has_none and self.session.id ~= codec.NO_ID
@@ -354,9 +353,7 @@ end
 local keep
 
 --- Connects to one server.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function try(self, at)
   local deadline = self.host.now() + self.options.connect_timeout
   local link, code, detail = open_link(self, at, deadline)
@@ -410,8 +407,7 @@ end
 
 --- Connects, if there is no connection.
 ---@param deadline number by host.now()
----@return true?
----@return rlock.failure? code
+---@return true?, rlock.failure? code
 ---@return string? detail # for "cancelled", the value to raise
 function connection:connect(deadline)
   if self.is_ready then return true end
@@ -459,9 +455,9 @@ local function is_silent(self)
 end
 
 --- Sends a sync, after a write if one is due: a check that there is a root. The
---  reply proves that the session is alive, see validity.lua.
--- @tparam[opt] boolean is_idle  do not write
--- @treturn table call
+--- reply proves that the session is alive, see validity.lua.
+---@param is_idle? boolean do not write
+---@return table # call
 function connection:sync(is_idle)
   local now, chroot = self.host.now(), self.options.chroot
   local root = chroot ~= "" and chroot or "/"

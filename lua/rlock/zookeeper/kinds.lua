@@ -1,13 +1,13 @@
 --- The kinds of locks on ZooKeeper, as policies: the fields that lock.lua and
---  its parts read. Nothing runs on the server, so `ops` only names the
---  operations, for messages. Fields of ZooKeeper's kinds:
---    queue   of its nodes: `mark` and `blocks`, see place.lua
---    most, leases   of the mutex, see below
---    class   of a counter's target: its module, loaded on first use
---    needs, of_session   of counters: their operations' replies, and whether
---                   permits belong to the session that took them
---    tells_queue    whether `peek` tells who waits
---    data           of an owner's node, a function; default: see backend.lua
+--- its parts read. Nothing runs on the server, so `ops` only names the
+--- operations, for messages. Fields of ZooKeeper's kinds:
+---   queue   of its nodes: `mark` and `blocks`, see place.lua
+---   most, leases   of the mutex, see below
+---   class   of a counter's target: its module, loaded on first use
+---   needs, of_session   of counters: their operations' replies, and whether
+---                  permits belong to the session that took them
+---   tells_queue    whether `peek` tells who waits
+---   data           of an owner's node, a function; default: see backend.lua
 
 local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"

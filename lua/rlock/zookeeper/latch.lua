@@ -30,11 +30,10 @@ end
 
 local function path_of(self) return self.path .. "/latch" end
 
--- Reads the node.
--- @treturn[1] table count, version, how often it was `set`, the transaction
---   that `made` it; and a list of { slot, number }
--- @treturn[2] boolean false: there is none
--- @treturn[3] nil, code, detail
+--- Reads the node.
+---@return any # count, version, how often it was `set`, the transaction that
+---  `made` it; and a list of { slot, number }; false: there is none
+---@return rlock.failure? code, string? detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
   local data, version, made = nodes.get_own(self, deadline, path, is_watched)
@@ -79,8 +78,7 @@ end
 --- The last transaction that made or deleted a node below the path. ABSENT:
 --- there is no path; NEVER: no node was ever below it.
 ---@return any # it
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function last_change(self, deadline)
   local err, its, detail = nodes.ask(self.server, deadline, codec.ops.exists,
     self.path, codec.read(self.path))

@@ -38,8 +38,7 @@ end
 
 --- Makes the node of the limit.
 ---@return boolean? # true, or false if it exists already
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function limit.make(target, n, deadline)
   return nodes.make(target.server, deadline, target.path, path_of(target),
     codec.int(n))
@@ -47,8 +46,7 @@ end
 
 --- Sets the limit.
 ---@return true | integer | nil
----@return any code
----@return string? detail
+---@return any code, string? detail
 function limit.set(target, n, deadline)
   local path = path_of(target)
   if target.server.access then
@@ -68,9 +66,7 @@ function limit.set(target, n, deadline)
 end
 
 --- Adds to the limit, once.
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 function limit.add(target, n, deadline)
   while true do
     local now, version, detail = limit.read(target, deadline)

@@ -10,13 +10,12 @@ local UNKNOWN = "no reply: it may have been executed"
 local MALFORMED = "protocol error: a malformed reply"
 
 --- Waits for the answer to a request.
--- @tparam table call  of connection:post
--- @tparam number deadline by host.now()
--- @tparam string path for messages
--- @treturn[1] integer 0, or errors.NO_NODE
--- @treturn[1] table a reader of the reply
--- @treturn[2] boolean false: the connection was lost, so retry
--- @treturn[3] nil, code, detail
+---@param call table of connection:post
+---@param deadline number by host.now()
+---@param path string for messages
+---@return any # 0, or errors.NO_NODE; false: the connection was lost, so retry
+---@return any # a reader of the reply; or the code
+---@return string? detail
 function nodes.answer(call, deadline, path)
   local err, its, detail = call:wait(deadline)
   if err == 0 or err == errors.NO_NODE then return err, its end
@@ -66,7 +65,8 @@ function nodes.get(server, deadline, path, is_watched)
 end
 
 --- Lists the children of a node, none if there is no such node.
--- @return their names; or nil, code, detail
+---@return any # their names
+---@return rlock.failure? code, string? detail
 function nodes.children(server, deadline, path, is_watched)
   local err, its, detail = nodes.ask(server, deadline, ops.children, path,
     codec.read(path, is_watched))
@@ -75,7 +75,8 @@ function nodes.children(server, deadline, path, is_watched)
 end
 
 --- Deletes a node.
--- @return whether it was there; or nil, code, detail
+---@return any # whether it was there
+---@return rlock.failure? code, string? detail
 function nodes.delete(server, deadline, path)
   local err, code, detail = nodes.ask(server, deadline, ops.delete, path,
     codec.versioned(path))
@@ -133,9 +134,7 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
 ---@param deadline number by host.now()
 ---@param path string
 ---@param lock string the path of the lock: `path`, or above it
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function nodes.make_containers(server, deadline, path, lock)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
   local made = chroot

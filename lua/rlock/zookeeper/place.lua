@@ -28,6 +28,8 @@ local nodes = require "rlock.zookeeper.nodes"
 ---@field parent string?
 ---@field number integer?
 ---@field watching table?
+---@field gate? table
+---@field most? integer
 local place = {}
 place.__index = place
 
@@ -161,8 +163,7 @@ end
 
 --- Makes our node if there is none, and lists the queue.
 ---@return table|boolean|nil # names; false: retry
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function look(self, deadline)
   local connection = self.connection
   self.sent = connection.host.now()
@@ -172,9 +173,10 @@ local function look(self, deadline)
   local acl = nodes.ask_access(self.server, self.parent)
   local list = connection:post(ops.children,
     codec.read(self.parent, self.most ~= nil))
+  ---@type any, any, any
   local err, its, detail = nodes.answer(list, deadline, self.parent)
   if not err then
-    return err, its, detail
+    return err --[[@as any]], its, detail
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
     local ok, code, why = nodes.make_containers(self.server,
       deadline, self.parent, self.lock)
@@ -300,8 +302,7 @@ end
 
 --- Deletes it once.
 ---@return boolean? # whether it was there
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function delete(self, deadline)
   local connection = self.connection
   if not self.node then
@@ -354,8 +355,7 @@ end
 ---@param deadline number by host.now()
 ---@return boolean? # whether it was there; true if an earlier attempt, whose
 ---  reply was lost, may have deleted it
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function place:leave(deadline)
   self.server.doomed[self] = nil               -- no other task deletes it now
   unwatch(self)

@@ -189,8 +189,7 @@ end
 
 --- Acquires all available permits.
 ---@return integer? # their number
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function semaphore:drain()
   while true do
     local n, code, detail = self:available()

@@ -53,7 +53,7 @@ function target:channel(owner)
 end
 
 --- Wakes all waiters at the next change of a node. Call this with the request
---  that sets the watch.
+--- that sets the watch.
 function target:watch(path)
   local link = self.server.connection
   if self.watched == link.link then return end
@@ -89,11 +89,11 @@ local function hold_at_peer(self, owner)
 end
 
 --- A place in one of its queues.
--- @tparam string folder  the path of the queue, below that of the lock
--- @tparam table queue  see kinds.lua
--- @tparam string owner  for the data of the node
--- @tparam string channel  of the waiter
--- @treturn table see place.lua
+---@param folder string the path of the queue, below that of the lock
+---@param queue table see kinds.lua
+---@param owner string for the data of the node
+---@param channel string of the waiter
+---@return table # see place.lua
 function target:new_place(folder, queue, owner, channel)
   local server, data = self.server, self.policy.data
   return place.new(server, { lock = self.path, parent = self.path .. folder,
@@ -149,8 +149,8 @@ local function is_waiting(entry)
 end
 
 --- Asks whether it is the entry's turn in the queue, and finds how many leases
---  there may be.
--- @return as place:ask
+--- there may be.
+---@return any ... # as place:ask
 function target.ask_gate(entry, deadline, is_try)
   local is_first, code, detail = entry.gate:ask(deadline, is_try)
   if not is_first or entry.target.policy.most then
@@ -189,9 +189,7 @@ end
 
 --- Checks once that the path of a mutex or counter has no nodes of another
 --- kind. (Other locks see that in the list of their queue.)
----@return true?
----@return any code
----@return string? detail
+---@return true?, any code, string? detail
 function target:check_kind(deadline)
   if self.is_checked or self.policy.queue and not self.policy.leases then
     return true
@@ -326,8 +324,7 @@ end
 
 --- Reads a node of a list: its `data`, and `created`.
 ---@return any # whether it is there
----@return any code
----@return string? detail
+---@return any code, string? detail
 local function read(self, node, deadline)
   local data, version, made = nodes.get(self.server, deadline, node.path)
   if not data then return data, version, made end
@@ -339,8 +336,7 @@ end
 --- sets; for a read/write lock, those of both sides.
 ---@return any # the nodes, how many wait, and the list of both unless waiting
 ---  has a queue of its own
----@return any code
----@return string? detail
+---@return any code, string? detail
 function target:holders(deadline)
   local policy = self.policy
   local path = self.path .. (policy.leases and "/leases" or "")
@@ -443,9 +439,7 @@ end
 ---@param deadline number by host.now()
 ---@param owner string
 ---@param text? string default: the wait is over, and its node is gone
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function target:announce(deadline, owner, text)
   if self.policy.data then return true end      -- what Curator's clients read
   local entry, server = self.entries[owner], self.server

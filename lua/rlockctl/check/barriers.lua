@@ -1,22 +1,24 @@
 --- A model of a double barrier for explore.lua, with the methods of locks.lua.
---  The expected state is kept outside of the server: `members`, id -> { ends =
---  of its lease, round = that it is in, left, is_gone }. A round must open only
---  for n members that live, must end only when all have left, and be lost only
---  when one has died. A client has
---    phase    "out"; "waiting": it has asked to enter; "entering": it is a
---             member; "in"; "leaving"; "withdrawing"
---    number   of its last request       round   that it is in
---    left     how often it may enter
---
---  A step is { what = "request", client =, op =, reply = "received" or "lost"
---  }, or one of the server, as in steps.lua. A client repeats a request whose
---  reply was lost, under the same number.
+--- The expected state is kept outside of the server: `members`, id -> { ends =
+--- of its lease, round = that it is in, left, is_gone }. A round must open only
+--- for n members that live, must end only when all have left, and be lost only
+--- when one has died. A client has
+---   phase    "out"; "waiting": it has asked to enter; "entering": it is a
+---            member; "in"; "leaving"; "withdrawing"
+---   number   of its last request       round   that it is in
+---   left     how often it may enter
+---
+--- A step is { what = "request", client =, op =, reply = "received" or "lost"
+--- }, or one of the server, as in steps.lua. A client repeats a request whose
+--- reply was lost, under the same number.
 
 local notation = require "rlockctl.check.notation"
 local snapshot = require "rlockctl.check.snapshot"
 local transitions = require "rlockctl.check.transitions"
 local verdicts = require "rlock.lock.verdicts"
 
+---@class rlockctl.check.barriers
+---@field [string] any
 local barriers = {}
 barriers.__index = barriers
 
@@ -33,9 +35,9 @@ local OPS = {
 -- The phase after a lost reply; default: the same.
 local UNKNOWN = { leave = "leaving", withdraw = "withdrawing" }
 
---- @tparam table policy the result of policy.load
--- @tparam table bounds  as for locks.new
--- @treturn table
+---@param policy table the result of policy.load
+---@param bounds table as for locks.new
+---@return table
 function barriers.new(policy, bounds)
   if bounds.server_faults + bounds.breaks > 0 then
     error("--faults: a barrier has crash, lost, twice and late", 0)

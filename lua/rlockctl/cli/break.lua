@@ -62,8 +62,7 @@ end
 ---@param owner? string the only holder to free
 ---@return table? # hold: its `state`; `locks`, by which it can be broken;
 ---  `is_free`: there is nothing to break; `free`, which frees the owner
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function command.find(client, name, policy, owner)
   local states, code, detail = lookup.states(client, name, policy)
   if not states then return nil, code, detail end
@@ -97,8 +96,7 @@ end
 ---@param client table
 ---@param hold table
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function command.is_same(client, hold)
   local state = hold.state
   local now, code, detail = lookup.inspect(client, state.name, hold.policy)
@@ -147,9 +145,7 @@ local function free(hold, owner)
 end
 
 --- Asks for confirmation on the terminal.
----@return boolean?
----@return rlock.failure? code
----@return string? detail
+---@return boolean?, rlock.failure? code, string? detail
 local function confirm(client, hold, owner)
   status.print(hold.state)
   io.stdout:flush()

@@ -35,8 +35,9 @@ deadlocks.options = { ["--json"] = { "json" } }
 
 -- finding them ----------------------------------------------------------------
 
--- The waits that clients announce at their servers.
--- @return a list, or nil, code, detail
+--- The waits that clients announce at their servers.
+---@return any # a list
+---@return rlock.failure? code, string? detail
 local function waits_of(clients)
   local all = {}
   for i, client in ipairs(clients) do
@@ -50,8 +51,9 @@ local function waits_of(clients)
   return all
 end
 
--- The owners of the locks that these waits are for: place -> set.
--- @return the table, or nil, code, detail
+--- The owners of the locks that these waits are for: place -> set.
+---@return any # the table
+---@return rlock.failure? code, string? detail
 local function holders_of(waits)
   local holders = {}
   for _, wait in ipairs(waits) do
@@ -98,10 +100,10 @@ local function identify(cycle)
 end
 
 --- Finds the deadlocks. A waiting task neither acquires nor releases locks. So
---  if it is in the same wait as before, its holds have not changed since.
--- @tparam table clients
--- @treturn[1] table a list, see wait_graph.cycles; waits have `who`, if known
--- @treturn[2] nil, code, detail
+--- if it is in the same wait as before, its holds have not changed since.
+---@param clients table
+---@return table? # a list, see wait_graph.cycles; waits have `who`, if known
+---@return rlock.failure? code, string? detail
 function deadlocks.find(clients)
   local waits, code, detail = waits_of(clients)
   if not waits then return nil, code, detail end

@@ -66,8 +66,7 @@ local STATUS = { fault = 2, warning = 1 }
 -- auditing --------------------------------------------------------------------
 
 ---@return any # an audit for each client
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function audits_of(urls, chosen, lease)
   local open, audits = require("rlock").open, {}
   for i = 1, math.max(#urls, 1) do

@@ -95,8 +95,7 @@ end
 
 ---@return any # the type of the name's key, and the rank of each kind, 0 if it
 ---  is not of that kind
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 local function ranks_of(client, all, name)
   local session = client.session
   local now, keys, channels = session.host.now(), operands_of(all, name)
@@ -307,18 +306,17 @@ local function states_at(client, name, is_proven)
 end
 
 --- Inspects a name.
--- @tparam table client
--- @tparam string name
--- @tparam[opt] boolean is_proven  whether a whole number is a semaphore or a
---   latch; default: searches for a proof
--- @treturn[1] table a list of states, usually one: `kind` and its `title`, nil
---   if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
---   `holders`, and for some kinds `queue`: { { owner =, count =, mode =,
---   ttl = }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown
---   origin has the kind and state "unknown", its `type`, "mixed" if one of
---   several keys is of another program, and in `may_be` the kinds that it may
---   have
--- @treturn[2] nil, code, detail
+---@param client table
+---@param name string
+---@param is_proven? boolean whether a whole number is a semaphore or a latch;
+---  default: searches for a proof
+---@return table? # a list of states, usually one: `kind` and its `title`, nil
+---  if there is nothing; `state`, "held" or "free"; `ttl` in seconds;
+---  `holders`, and for some kinds `queue`: { { owner =, count =, mode =, ttl =
+---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
+---  has the kind and state "unknown", its `type`, "mixed" if one of several
+---  keys is of another program, and in `may_be` the kinds that it may have
+---@return string? code, string? detail
 function inspect.at(client, name, is_proven)
   local states, code, detail = states_at(client, name, is_proven)
   if code ~= "redis" or not detail:find("WRONGTYPE", 1, true) then
@@ -363,8 +361,7 @@ local function same_word(reply) return reply[1] end
 
 --- Releases all holds of an owner.
 ---@return any # "freed" or "lost"
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function release_of(lock, owner)
   local session, record = lock.session, lock.record
   local policy = {
@@ -385,8 +382,7 @@ end
 ---@param which table
 ---@param owner string a holder's owner, as in a state
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function inspect.free(client, state, name, which, owner)
   local freed, code, detail = nil, "refused", "there is no such holder"
   if state.kind == "permits" then
@@ -410,9 +406,6 @@ end
 --- The channel on which a release is published. A fair lock has one for each
 --- waiter: this is that of the first.
 ---@param client any as for `locks`
----@param state any
----@param name any
----@param which any
 ---@return string?
 ---@return any ...
 function inspect.channel(client, state, name, which)

@@ -71,8 +71,7 @@ end
 ---@return table? # rows, sorted by name: states as in inspect.at, each with its
 ---  `name`, and `node`, `master` and `slot` as in `rlockctl status`; holders
 ---  and waiters have `who`, if known. A lock released since the scan has no row
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function listing.states(client, names, known)
   local rows = {}
   each(names, function(name) inspect_one(client, name, rows, known) end)

@@ -40,8 +40,7 @@ end
 
 --- Asks the holders.
 ---@return any # true and a message; false: it is free
----@return string? code
----@return string? detail
+---@return string? code, string? detail
 local function ask(client, name, chosen)
   local states, code, detail = lookup.states(client, name, chosen.policy)
   if not states then return nil, code, detail end

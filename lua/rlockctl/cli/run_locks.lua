@@ -117,8 +117,7 @@ end
 ---@param chosen table shared, exclusive, fair, fenced, permits and limit,
 ---  policy or leader, and option
 ---@return any # the hold, whose `lock` is nil if there is nothing to acquire
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function run_locks.new(client, names, chosen)
   local held, locks = held_already(), {}
   local self = setmetatable({ client = client, chosen = chosen, held = held,

@@ -134,9 +134,7 @@ local names_of = {
 -- scanning --------------------------------------------------------------------
 
 --- Adds the names among keys of a type.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function look_at(search, node, keys, type_)
   local look, commands = looks[type_], {}
   for i, key in ipairs(keys) do commands[i] = look.command(key) end
@@ -181,9 +179,7 @@ local function texts_in(list)
 end
 
 --- Visits all keys of a type that match, a page at a time.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function visit_all(search, node, type_, match, visit)
   local cursor = "0"
   repeat
@@ -241,8 +237,7 @@ end
 --- The servers of a client: one, or the masters of a cluster.
 ---@param client table
 ---@return table? # a list of nodes
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function scan.nodes(client)
   local node = client.session.server.node
   if not node.masters then return { node } end
@@ -297,8 +292,7 @@ end
 ---@param visit function called with a list of keys; returns true, or nil, code,
 ---  detail
 ---@return boolean? # true
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function scan.visit(client, node, match, visit)
   return visit_all(new_search(client, {}), node, "string", match,
     function(_, _, keys) return visit(keys) end)

@@ -1,5 +1,5 @@
 --- rlockctl simulate: runs a program as several processes in a simulation with
---  faults, from one seed after the other, until it finds a fault in it.
+--- faults, from one seed after the other, until it finds a fault in it.
 
 local simulate = {}
 

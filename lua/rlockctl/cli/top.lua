@@ -59,9 +59,7 @@ top.options = {
 
 -- plain lines -----------------------------------------------------------------
 
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function print_table(watched, view)
   local rows = lock_table.rows(watched, view)
   local lines = lock_table.lines(rows, view.sort)

@@ -43,8 +43,7 @@ local function busy_of(states)
 end
 
 --- Inspects the lock and waits, until it is free.
----@return true?
----@return string? code
+---@return true?, string? code
 ---@return string? detail # "timeout" without a detail: the wait is over
 local function stay(watch)
   while true do

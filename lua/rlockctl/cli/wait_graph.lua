@@ -1,11 +1,11 @@
 --- The wait-for graph, by the waits that clients announce (rlock.lock.deadlock)
---  and the holders that the server knows. Pure. A wait has
---    id, kind, name, owner   of the waiter, for the lock of that name
---    waited                  seconds
---    place                   of the lock: its server and name
---    held                    { by, kind, name, owner } of each lock that its
---                            task holds; any task may release it if `by` is
---                            "object"
+--- and the holders that the server knows. Pure. A wait has
+---   id, kind, name, owner   of the waiter, for the lock of that name
+---   waited                  seconds
+---   place                   of the lock: its server and name
+---   held                    { by, kind, name, owner } of each lock that its
+---                           task holds; any task may release it if `by` is
+---                           "object"
 
 local percent = require "rlock.util.percent"
 
@@ -65,10 +65,10 @@ local function ahead_of(wait, waits, holders)
 end
 
 --- The waits that only another one of them can end.
--- @tparam table waits
--- @tparam[opt] table holders  place of a lock -> the set of its owners;
---   default: as announced
--- @treturn table a list
+---@param waits table
+---@param holders? table place of a lock -> the set of its owners; default: as
+---  announced
+---@return table # a list
 function graph.stuck(waits, holders)
   local before
   repeat

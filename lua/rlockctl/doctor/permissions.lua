@@ -68,8 +68,7 @@ end
 --- Tries commands together: a refusal such as READONLY ends the connection. A
 --- connection for each would take seconds.
 ---@return any # the detail of each that has failed
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function try_all(client, commands)
   local session = client.session
   local replies, codes, details = session.server.node:pipeline(
@@ -87,8 +86,7 @@ end
 
 --- Tries SUBSCRIBE on a separate connection, because a refusal closes it.
 ---@return any # true; false and the refusal
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function subscribe(client, verb, channel)
   local session, refusal = client.session, nil
   local answered = session.host.event()
@@ -114,8 +112,7 @@ local function user_of(client)
 end
 
 ---@return any # the refused commands
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function probe_commands(client, is_cluster)
   local refused = {}
   local function note(name, is_permitted)
@@ -204,8 +201,7 @@ end
 local function is_refused(detail) return detail:find("NOPERM", 1, true) end
 
 ---@return any # for each key, whether the user may use it
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function may_use(client, keys)
   local commands, allowed = {}, {}
   for _, key in ipairs(keys) do
@@ -270,8 +266,7 @@ end
 
 --- The keys and channels of a name that the user may not use.
 ---@return any # a list: what ("key" or "channel"), pattern, names, kinds
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function missing_for(client, name, which)
   local missing = {}
   local fits, keys, key_kinds, channels, channel_kinds =
@@ -338,8 +333,7 @@ end
 ---@return table? # refused (names of commands), sealed ("kill" or "time"), why;
 ---  with a name, missing (keys and channels); grant, a command, if anything is
 ---  not permitted
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function permissions.inspect(client, victim, is_cluster, name, which)
   local refused, code, detail = probe_commands(client, is_cluster)
   if not refused then return nil, code, detail end

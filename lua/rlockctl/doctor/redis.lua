@@ -71,9 +71,7 @@ local function parameters_of(replies, details, first)
 end
 
 --- Adds INFO, COMMANDSTATS, CLUSTER and CONFIG.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function ask(f, client)
   local commands = { { "INFO" }, { "INFO", "commandstats" },
     { "CLUSTER", "INFO" } }
@@ -158,8 +156,7 @@ local function introduce(its, info)
 end
 
 ---@return any # the facts about a server
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function facts_of(audit, client, at)
   ---@type any
   local f = report.facts { lease = audit.lease, place = audit.place,
@@ -410,7 +407,7 @@ local function is_whole(audit)
 end
 
 --- Compares the servers of several URLs, which may be those of a red lock.
--- @tparam table audits  after `audit`
+---@param audits table after `audit`
 function redis.compare(audits)
   local others = {}
   for _, audit in ipairs(audits) do

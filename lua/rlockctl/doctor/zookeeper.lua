@@ -61,9 +61,7 @@ local WORDS = { SRVR = "^([^:]+): ?(.*)$", CONF = "^([^=]+)=(.*)$",
   MNTR = "^(%S+)%s+(.*)$" }
 
 --- Adds SRVR, CONF and MNTR.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function ask(f, client, at)
   for word, pattern in pairs(WORDS) do
     local answer, problem = says(client, at, word:lower())
@@ -145,8 +143,7 @@ end
 
 --- The deepest node that exists, of those on the way to a path.
 ---@return any # its path
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function deepest(client, path, deadline)
   local reads, last = {}, "/"
   for at in (path .. "/"):gmatch "()/" do
@@ -164,8 +161,7 @@ end
 
 --- Tries to list, make and delete children of a node.
 ---@return any # a list of what is not permitted, whether anyone may delete them
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function probe(client, path, deadline)
   local server = client.session.server
   local child = (path == "/" and "" or path) .. "/rlock-"
@@ -204,9 +200,7 @@ local function path_of(audit)
 end
 
 --- Adds what needs a session.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function ask_session(audit, path)
   local client, server = audit.client, audit.client.session.server
   local ok, code, detail =

@@ -1,15 +1,15 @@
 --- A simulated host: tasks, events, timers and randomness from one seed, on a
---  virtual clock. Several hosts share a universe; each is one process, with its
---  own clock. The same seed gives the same run. The function `connect` of the
---  universe opens connections.
---
---  An item is a table whose `fire(item)` is called at its `deadline`, in true
---  time. An item with a `host` belongs to that process: a dead process drops
---  it, and a stalled one delays it; delayed items fire in the order of `rank`.
---
---  To a program, a host is as host/uv.lua: spec/check/host_spec.lua runs on
---  both. Tasks take no time, unless one reads the clock again and again, or
---  they wake each other again and again: a loop until some time ends.
+--- virtual clock. Several hosts share a universe; each is one process, with its
+--- own clock. The same seed gives the same run. The function `connect` of the
+--- universe opens connections.
+---
+--- An item is a table whose `fire(item)` is called at its `deadline`, in true
+--- time. An item with a `host` belongs to that process: a dead process drops
+--- it, and a stalled one delays it; delayed items fire in the order of `rank`.
+---
+--- To a program, a host is as host/uv.lua: spec/check/host_spec.lua runs on
+--- both. Tasks take no time, unless one reads the clock again and again, or
+--- they wake each other again and again: a loop until some time ends.
 
 local guard = require "rlock.host.uv.guard"
 local unwind = require "rlock.host.uv.unwind"
@@ -39,9 +39,9 @@ local function hash(text)
 end
 
 --- A stream of random numbers, independent of others (xorshift64*).
----@param seed integer
----@param name string of the stream
----@return function # returns a number in [0,1)
+---@param seed any integer
+---@param name any string of the stream
+---@return any ... # function # returns a number in [0,1)
 function sim.stream(seed, name)
   local x = hash(("%d %s"):format(seed, name))
   if x == 0 then x = 88675123 end
@@ -69,14 +69,18 @@ end
 ---@field random any
 ---@field on_log any
 ---@field connect any
+---@field hosts table
+---@field is_over any
 local Universe = {}
 Universe.__index = Universe
 
 Universe.stream = sim.stream
 
----@param seed integer
----@return table # universe: `now`, seconds of true time; `random`; `connect`,
----  to be set: function(host, options) -> connection, or nil, code, detail
+---@param seed any integer
+---@return any # table # universe: `now`, seconds of true time; `random`;
+---  `connect`, to be set: function(host, options) -> connection
+---@return rlock.failure? code
+---@return string? detail
 function sim.new(seed)
   return setmetatable({
     seed = seed, now = 0, n = 0, ready = {}, last = 0, serial = 0, idle = {},
@@ -86,8 +90,9 @@ end
 
 --- Schedules an item at a point of true time. The array part of the universe
 --- has the scheduled items, the next one last: most are due soon, so few move.
----@param deadline number
----@param item table must not be scheduled already; has a `deadline` while it is
+---@param deadline any number
+---@param item any table must not be scheduled already; has a `deadline` while
+---  it is
 function Universe:at(deadline, item)
   local n = self.n
   local i = n
@@ -112,7 +117,7 @@ function Universe:cancel(item)
 end
 
 --- Calls fn after some seconds of true time.
----@return table # an item
+---@return any ... # table # an item
 function Universe:after(seconds, fn)
   local item = { fire = fn }
   self:at(self.now + seconds, item)
@@ -125,6 +130,7 @@ local function make_ready(self, task, a, b, c)
   self.last = n + 4
 end
 
+---@type function
 local finished
 
 -- Lets time pass before the tasks after ready[n] run.
@@ -189,8 +195,8 @@ local function loop(self, deadline)
   end
 end
 
--- Ends the programs whose tasks wait, although no items are left.
--- @treturn boolean whether there are any
+--- Ends the programs whose tasks wait, although no items are left.
+---@return any ... # boolean # whether there are any
 local function end_stuck(self)
   local found = false
   for _, host in ipairs(self.hosts) do
@@ -200,9 +206,9 @@ local function end_stuck(self)
 end
 
 --- Runs until a point of true time, until no items are left, or until something
---  sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
---  is set.
--- @tparam number deadline
+--- sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
+--- is set.
+---@param deadline any number
 function Universe:run(deadline)
   repeat
     loop(self, deadline)
@@ -398,7 +404,7 @@ local function add_calls(host)
     local task = host.running or host.current()
     return task.unwinding and unwind.take(task)
   end
-  ---@param call table gets `task`; cancelling the task calls call:abandon()
+  ---@param call any table gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)
     local task = host.current()
     call.task, task.wait_of = task, call
@@ -440,17 +446,17 @@ local function add_program(host, universe)
   end
 
   --- Starts the program: as `run` of host/uv.lua, but returns at once.
-  -- @tparam function over is called with the results of `run`, outside of any
-  --   task
-  -- @tparam function fn
+  ---@param over any function is called with the results of `run`, outside of
+  ---  any task
+  ---@param fn any function
   function host.start(over, fn, ...)
     program = { over = over, main = host.spawn(fn, ...) }
   end
 
   --- Cancels all tasks of the program, which is over when they have ended.
-  -- @tparam integer status
-  -- @tparam[opt] string message
-  -- @treturn boolean false if it ends already
+  ---@param status any integer
+  ---@param message? any string
+  ---@return any ... # boolean # false if it ends already
   function host.stop(status, message)
     if not program or program.status then return false end
     program.status, program.message, host.is_ending = status, message, true
@@ -535,11 +541,11 @@ local function add_clock(host, universe, offset)
 end
 
 --- Adds a process.
--- @tparam table options name; speed (of its clock, 1 is true time) and offset
---   (seconds)
--- @treturn table a host; `tasks` has those that have not ended, `alive` is the
---   number of those that are no daemons; `faults` collects errors that they did
---   not catch, unless the process has a program
+---@param options any table name; speed (of its clock, 1 is true time) and
+---  offset (seconds)
+---@return any ... # table # a host; `tasks` has those that have not ended,
+---  `alive` is the number of those that are no daemons; `faults` collects
+---  errors that they did not catch, unless the process has a program
 function Universe:host(options)
   local host = {
     name = "sim", label = options.name, universe = self, faults = {},
@@ -586,8 +592,8 @@ local function resume_process(self, host)
 end
 
 --- Stalls a process, as SIGSTOP or a garbage collection does.
----@param host table
----@param seconds number
+---@param host any table
+---@param seconds any number
 function Universe:stall(host, seconds)
   host.stalls_until = math.max(host.stalls_until, self.now + seconds)
   self:after(host.stalls_until - self.now, function()

@@ -1,14 +1,14 @@
 --- A model of one Redis server: its keys, their expiry, its clock, and the
---  commands that scripts use (commands/). Replies have the form in which a
---  script sees them: numbers are floats, nil is false, errors are { err = }. An
---  unsupported command raises an error that names it; nothing is guessed. What
---  is random follows `random`, a function that returns a number in [0,1); a
---  server without it lacks the commands that need it.
---
---  Time stands still unless the caller moves `now`, in microseconds. A state is
---  cheap to keep: `fork` shares all entries with its origin, and an entry is
---  copied when it is first changed. A set in `touched` collects the names of
---  the keys that commands use.
+--- commands that scripts use (commands/). Replies have the form in which a
+--- script sees them: numbers are floats, nil is false, errors are { err = }. An
+--- unsupported command raises an error that names it; nothing is guessed. What
+--- is random follows `random`, a function that returns a number in [0,1); a
+--- server without it lacks the commands that need it.
+---
+--- Time stands still unless the caller moves `now`, in microseconds. A state is
+--- cheap to keep: `fork` shares all entries with its origin, and an entry is
+--- copied when it is first changed. A set in `touched` collects the names of
+--- the keys that commands use.
 
 local is_known = require "rlockctl.model.commands.is_known"
 local eval = require "rlockctl.model.eval"
@@ -22,13 +22,14 @@ local values = require "rlockctl.model.lua51.values"
 ---@field sent number
 ---@field token table
 ---@field turned any
+---@field random any
 ---@field touched any
 local redis = {}
 redis.__index = redis
 
 --- Command -> { arity, function(server, words, by_client) }; as in Redis, an
---  arity of -n means n words or more. `by_client` is true unless a script calls
---  it.
+--- arity of -n means n words or more. `by_client` is true unless a script calls
+--- it.
 local commands = {}
 
 local function load(modules)
@@ -42,6 +43,7 @@ end
 load { "keys", "strings", "hashes", "lists", "sets", "zsets", "general" }
 
 -- Those that few locks use, loaded with the first name that is not above.
+---@type string[]?
 local rare = { "bits", "keyspace", "pops", "random", "scripts", "sorting",
   "stores", "streams" }
 
@@ -137,9 +139,9 @@ function redis:text(is_absolute)
 end
 
 --- The unexpired entry of a key: `kind`, `value`, `expires` (ms); nil if there
---  is none. Raises WRONGTYPE if it is of another kind.
--- @tparam string key
--- @tparam[opt] string kind "string", "hash", "list", "set", "zset", "stream"
+--- is none. Raises WRONGTYPE if it is of another kind.
+---@param key string
+---@param kind? string "string", "hash", "list", "set", "zset", "stream"
 function redis:entry(key, kind)
   local entry, touched = self.entries[key], self.touched
   if touched then touched[key] = true end
@@ -201,14 +203,14 @@ end
 -- commands --------------------------------------------------------------------
 
 --- Finds the command of some words, and checks their number. Raises an error
---  that names the command if the model lacks it.
--- @tparam table words
--- @treturn[1] function called with the server, the words, and whether a client
---   rather than a script calls it
--- @treturn[2] nil
--- @treturn[2] string the command's name, if the number of words is wrong
--- @treturn[2] boolean whether Redis does not have the command either
+--- that names the command if the model lacks it.
+---@param words table
+---@return function? # called with the server, the words, and whether a client
+---  rather than a script calls it
+---@return string? # the command's name, if the number of words is wrong
+---@return boolean? # whether Redis does not have the command either
 function redis.find(words)
+  ---@type any
   local command = commands[words[1]] or commands[words[1]:lower()]
   if not command then
     load_rare()
@@ -225,9 +227,9 @@ function redis.find(words)
 end
 
 --- Executes a command, as a client sends it. Raises an error of which
---  values.lack_of knows the reason, if the model lacks something.
--- @tparam table words strings
--- @return the reply
+--- values.lack_of knows the reason, if the model lacks something.
+---@param words table strings
+---@return any # the reply
 function redis:call(words)
   local run, name, is_unknown = redis.find(words)
   if is_unknown then

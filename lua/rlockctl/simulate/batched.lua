@@ -22,7 +22,8 @@ end
 ---@param args table its ARGV
 ---@return table # list of { keys =, args = }
 function batched.parts(keys, args)
-  local width, shared = tonumber(args[1]), tonumber(args[2])
+  local width = tonumber(args[1]) --[[@as integer]]
+  local shared = tonumber(args[2]) --[[@as integer]]
   local parts = {}
   for i = 1, #keys // width do
     parts[i] = {
@@ -35,7 +36,7 @@ end
 
 --- The same of a command EVALSHA.
 function batched.parts_of(words)
-  local n = 3 + tonumber(words[3])
+  local n = 3 + tonumber(words[3]) --[[@as integer]]
   return batched.parts({ unpack(words, 4, n) }, { unpack(words, n + 1) })
 end
 

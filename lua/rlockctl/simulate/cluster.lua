@@ -9,6 +9,8 @@
 local server = require "rlockctl.simulate.server"
 local slot = require "rlock.redis.slot"
 
+---@class rlockctl.simulate.cluster
+---@field [any] any
 local cluster = {}
 cluster.__index = cluster
 
@@ -322,7 +324,8 @@ end
 
 local function keys_of(words, name)
   if name == "evalsha" then
-    return { table.unpack(words, 4, 3 + tonumber(words[3])) }
+    return { table.unpack(words, 4,
+      3 + tonumber(words[3]) --[[@as integer]]) }
   elseif name == "ssubscribe" or name == "sunsubscribe" then
     return { words[2] }, true
   end

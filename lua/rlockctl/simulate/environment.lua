@@ -1,6 +1,6 @@
 --- The globals of one simulated process: copies of Lua's, in which time and
---  randomness are those of the simulation, `require` loads modules for this
---  process only, and what cannot be simulated raises an error.
+--- randomness are those of the simulation, `require` loads modules for this
+--- process only, and what cannot be simulated raises an error.
 
 local order = require "rlockctl.simulate.order"
 local sandbox = require "rlock.script.sandbox"
@@ -21,8 +21,9 @@ local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
   "^http", "^lfs$", "^hiredis", "^resty%." }
 
 --- The code of rlock in the message of an error that nothing caught, or nil.
--- @tparam string message with a traceback
+---@param message string with a traceback
 function environment.code_of(message)
+  ---@type any
   local first = message:match "^[^\n]*"
   local code = first:match "([%a_]+)$"
   if CODES[code] and (first == code or first:find ": [%a_]+$") then
@@ -45,8 +46,8 @@ end
 -- time and randomness ---------------------------------------------------------
 
 --- Adds the time of a process to its globals.
--- @tparam table env `os`
--- @tparam table process `host`, `began`
+---@param env table `os`
+---@param process table `host`, `began`
 function environment.add_time(env, process)
   local host = process.host
   function env.os.time(fields)
@@ -60,8 +61,8 @@ function environment.add_time(env, process)
 end
 
 --- Adds the randomness of a process to its globals.
--- @tparam table env `math`
--- @tparam table process `host`
+---@param env table `math`
+---@param process table `host`
 function environment.add_random(env, process)
   local random = sim.stream(process.host.universe.seed,
     process.host.label .. " program")
@@ -239,8 +240,8 @@ local function add_assert(env, process)
 end
 
 --- Makes the globals of a process.
--- @tparam table process of process.lua
--- @treturn table
+---@param process table of process.lua
+---@return table
 function environment.new(process)
   local env = copy(_G)
   for _, name in ipairs { "os", "io", "math" } do

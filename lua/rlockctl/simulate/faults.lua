@@ -1,9 +1,9 @@
 --- Faults of connections, servers and processes. Each is a function of a scene,
---  two dice in [0,1) that choose whom it hits, and its seconds.
---
---  A scene has `processes`, each with a `host`; `servers`; `network` and
---  `universe`; start_client_later(scene, seconds), for `kill`; and `cluster` or
---  `ensemble`, of ZooKeeper, for faults of these.
+--- two dice in [0,1) that choose whom it hits, and its seconds.
+---
+--- A scene has `processes`, each with a `host`; `servers`; `network` and
+--- `universe`; start_client_later(scene, seconds), for `kill`; and `cluster` or
+--- `ensemble`, of ZooKeeper, for faults of these.
 
 local sentinels = require "rlockctl.simulate.sentinels"
 

@@ -1,6 +1,6 @@
 --- Do two owners hold a lock for certain at the same time? That would be a
---  fault of rlock, not of the program. Built-in locks only: what an own policy
---  excludes is not known here.
+--- fault of rlock, not of the program. Built-in locks only: what an own policy
+--- excludes is not known here.
 
 local kinds = require "rlock.lock.kinds"
 
@@ -46,8 +46,8 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
--- The key of a lock, one for both sides of a read/write lock. All locks of a
--- run have the same servers.
+-- The key of a lock, the same for both sides of a read/write lock: all have the
+-- same servers.
 local function key_of(record)
   local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
   return ("%s %s"):format(stem, record.name)
@@ -93,9 +93,9 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
 end
 
 --- What a run replaces, see patch.lua. A run has `broken`, once rlock promises
---  nothing any more, and for this module the empty tables `holders`;
---  `granted_at`, by lock; and `taken`: the names of locks that the program
---  itself takes from their holders.
+--- nothing any more, and for this module the empty tables `holders`;
+--- `granted_at`, by lock; and `taken`: the names of locks that the program
+--- itself takes from their holders.
 holders.patches = {
   { "rlock.lock.watchdog", "watch", seeing_grants },
   { "rlock.lock.watchdog", "observe", seeing_grants },

@@ -1,10 +1,12 @@
 --- What `require "rlock.simulate"` has in a simulated process: tables that all
---  processes share and that outlive them, invariants, and the server's data.
+--- processes share and that outlive them, invariants, and the server's data.
 
+---@class rlockctl.simulate.invariants
+---@field [any] any
 local invariants = {}
 invariants.__index = invariants
 
---- @tparam table run of programs.lua
+---@param run table of programs.lua
 function invariants.new(run)
   return setmetatable({ run = run, tables = {}, always = {}, finally = {} },
     invariants)
@@ -13,7 +15,7 @@ end
 -- The place of a call in the program, which tells invariants apart: each life
 -- of each process makes them again.
 local function place()
-  local info = debug.getinfo(3, "Sl")
+  local info = debug.getinfo(3, "Sl") --[[@as table]]
   return info.source .. ":" .. info.currentline
 end
 
@@ -57,8 +59,8 @@ local function check(list)
 end
 
 --- Checks those of `always`.
--- @treturn string|nil what does not hold
--- @treturn table the entry, with its `process` and `place`
+---@return string? # what does not hold
+---@return table? # the entry, with its `process` and `place`
 function invariants:check() return check(self.always) end
 
 --- Checks those of `finally`.

@@ -7,6 +7,8 @@ local errors = require "rlock.redis.errors"
 local evalsha = require "rlock.redis.evalsha"
 local seal = require "rlock.redis.seal"
 
+---@class rlockctl.simulate.link
+---@field [any] any
 local link = {}
 link.__index = link
 
@@ -149,7 +151,8 @@ end
 local function block(call)
   local self = call.link
   self.blocked, call.host = {}, nil
-  local ends = self.universe.now + tonumber(call.words[3]) / 1000
+  local ms = tonumber(call.words[3]) --[[@as number]]
+  local ends = self.universe.now + ms / 1000
   call.ends = math.ceil(ends / TICK) * TICK
   wait_for_replica(call)
 end
@@ -196,7 +199,7 @@ local function each_owner(server, words, fn)
     end
     return
   end
-  local owner = words[4 + tonumber(words[3])]
+  local owner = words[4 + tonumber(words[3]) --[[@as integer]]]
   if owner and not NO_OWNER[owner] then fn(words[4] .. " " .. owner) end
 end
 
@@ -299,7 +302,7 @@ end
 function link:set_alarm()
   local due = silent_due(self)
   for i = self.first, self.last do
-    local call = self[i]
+    local call = self[i] --[[@as table]]
     if not call.is_over and call.due < due then due = call.due end
   end
   if due < huge then
@@ -403,9 +406,7 @@ end
 
 --- Sends the server what it answers by `push`, if at all.
 ---@param words table
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function link:tell(words)
   if self.is_closed then return nil, "closed", "the connection was closed" end
   deliver(self, "forth", setmetatable({
@@ -431,6 +432,8 @@ end
 
 -- the connection, for the host ------------------------------------------------
 
+---@class rlockctl.simulate.Connection
+---@field [any] any
 local Connection = {}
 Connection.__index = Connection
 
@@ -538,7 +541,7 @@ end
 -- While a process stands still, no Sentinel of the later one may answer.
 local function check_epoch(host, options)
   local name, epoch = options.host:match("^(.-)%-(%d+)$")
-  epoch = tonumber(epoch or 0)
+  epoch = tonumber(epoch or 0) --[[@as number]]
   local newest = host.newest[name or options.host] or 0
   if epoch < newest and host.universe.now > host.stalls_until + 1 then
     host.universe:report("older master", "%s connects to %s, epoch %d came "
@@ -553,8 +556,7 @@ end
 ---@param route table
 ---@param options table those of host.connect
 ---@return any # link
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function link.dial(route, options)
   local host, universe = route.host, route.server.universe
   local most = options.timeout / 1000
@@ -574,8 +576,7 @@ end
 ---@param route table
 ---@param options table
 ---@return any # connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function link.connect(route, options)
   local own, code, detail = link.dial(route, options)
   if not own then return nil, code, detail end

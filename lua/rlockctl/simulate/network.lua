@@ -3,6 +3,8 @@
 local link = require "rlockctl.simulate.link"
 local server = require "rlockctl.simulate.server"
 
+---@class rlockctl.simulate.network
+---@field [any] any
 local network = {}
 network.__index = network
 

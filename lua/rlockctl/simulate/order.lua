@@ -8,6 +8,7 @@ local order = {}
 
 local plain_pairs, plain_collect = pairs, collectgarbage
 local next, sort, type = next, table.sort, type
+local globals = _G --[[@as table]]
 
 local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 
@@ -50,6 +51,7 @@ end
 
 -- The keys of a table, sorted.
 local function keys_of(list)
+  ---@type any, integer, boolean
   local keys, n, are_texts = { i = 0, of = list }, 0, true
   for key in next, list do
     n = n + 1
@@ -70,9 +72,9 @@ local function ordered(list)
 end
 
 --- `pairs` for a user's program: keys that nothing tells apart come in the
---  order of their addresses.
--- @tparam table list
--- @tparam[opt] function on_objects called if there are such keys
+--- order of their addresses.
+---@param list table
+---@param on_objects? function called if there are such keys
 function order.pairs(list, on_objects)
   local meta = getmetatable(list)
   if type(list) ~= "table" or meta and meta.__pairs then
@@ -96,14 +98,14 @@ local function collect(what, ...)
 end
 
 --- Calls fn(...) reproducibly; it must not yield.
----@return any # what fn returned
+---@return any ... # any ... # what fn returned
 function order.run(fn, ...)
   plain_collect("generational")
   plain_collect("stop")
   plain_collect("step")                 -- calls the finalizers of former runs
-  pairs, collectgarbage = ordered, collect           -- luacheck: ignore
+  globals.pairs, globals.collectgarbage = ordered, collect
   local results = table.pack(xpcall(fn, debug.traceback, ...))
-  pairs, collectgarbage = plain_pairs, plain_collect -- luacheck: ignore
+  globals.pairs, globals.collectgarbage = plain_pairs, plain_collect
   plain_collect("restart")
   plain_collect("incremental")
   if not results[1] then error(results[2], 0) end

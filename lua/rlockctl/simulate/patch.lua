@@ -1,10 +1,10 @@
 --- Functions of the library that are replaced during a run: all processes share
---  the library, so a simulation looks at it from outside.
+--- the library, so a simulation looks at it from outside.
 
 --- Calls fn(...) while functions are replaced.
--- @tparam table list of { module, name, function(former) -> its replacement }
--- @tparam function fn
--- @return what fn returned
+---@param list table of { module, name, function(former) -> its replacement }
+---@param fn function
+---@return any ... # what fn returned
 return function(list, fn, ...)
   local former = {}
   for i, row in ipairs(list) do

@@ -1,6 +1,6 @@
 --- The faults of one run of a program: a list of { time, kind, a, b, seconds },
---  made from the seed and from what a run without faults has shown: `moments`,
---  the times at which the server was asked, and the longest `lease`.
+--- made from the seed and from what a run without faults has shown: `moments`,
+--- the times at which the server was asked, and the longest `lease`.
 
 local faults = require "rlockctl.simulate.faults"
 local sim = require "rlockctl.model.host"
@@ -95,10 +95,10 @@ local function duration(lease, random)
 end
 
 --- Makes the plan of a seed.
--- @tparam integer seed
--- @tparam table probe `moments`, `lease`, `sort`: as programs.run returns it
--- @tparam table groups set of the names of groups
--- @treturn table
+---@param seed any integer
+---@param probe any table `moments`, `lease`, `sort`: as programs.run returns it
+---@param groups any table set of the names of groups
+---@return any ... # table
 function plan.make(seed, probe, groups)
   local kinds, list = kinds_of(groups, probe.sort), {}
   if not kinds[1] or not probe.moments[1] then return list end
@@ -115,6 +115,7 @@ end
 
 --- When all faults of a plan are over.
 function plan.ends(list)
+  ---@type number
   local last = 0
   for _, event in ipairs(list) do
     last = math.max(last, event[1] + event[5])

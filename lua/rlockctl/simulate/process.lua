@@ -1,10 +1,12 @@
 --- One simulated process: a program with globals, modules and clients of its
---  own. It ends when all of its tasks have, or by an error that nothing
---  catches; then its clients are closed, as rlockctl does.
+--- own. It ends when all of its tasks have, or by an error that nothing
+--- catches; then its clients are closed, as rlockctl does.
 
 local environment = require "rlockctl.simulate.environment"
 local servers = require "rlockctl.simulate.servers"
 
+---@class rlockctl.simulate.process
+---@field [any] any
 local process = {}
 process.__index = process
 
@@ -61,11 +63,11 @@ local function add_rlock(self)
 end
 
 --- Starts a process.
--- @tparam table run of programs.lua
--- @tparam integer number of the process, from 1
--- @tparam integer life how often it was started, with this one
--- @treturn table `host`; `clients`; `is_closed`, once it has ended; `ending`:
---   how: "done", "exit", "code", "error"
+---@param run table of programs.lua
+---@param number integer of the process, from 1
+---@param life integer how often it was started, with this one
+---@return table # `host`; `clients`; `is_closed`, once it has ended; `ending`:
+---  how: "done", "exit", "code", "error"
 function process.start(run, number, life)
   local self = setmetatable({ run = run, number = number, life = life,
     clients = {}, open = {}, began = 0 }, process)
@@ -100,7 +102,7 @@ function process:finish(is_done, _, message)
 end
 
 --- An error that nothing has caught.
--- @tparam string message with a traceback
+---@param message string with a traceback
 function process:failed(message)
   if self.ending then return end
   local code = environment.code_of(message)

@@ -1,6 +1,6 @@
 --- One run of a user's program: several processes, one server, and faults, all
---  from one seed, until all processes have ended, the span is over, or a fault
---  of the program is found.
+--- from one seed, until all processes have ended, the span is over, or a fault
+--- of the program is found.
 
 local faults = require "rlockctl.simulate.faults"
 local holders = require "rlockctl.simulate.holders"
@@ -33,10 +33,10 @@ function run:read(...) return servers.read(self, ...) end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
--- @tparam string what  its sort: "error", "code", "invariant", "deadlock",
---   "unlock", "wait", or "rlock": a fault of rlock itself
--- @tparam string text  a sentence
--- @tparam[opt] table at `process`, `line`
+---@param what any string its sort: "error", "code", "invariant", "deadlock",
+---  "unlock", "wait", or "rlock": a fault of rlock itself
+---@param text any string a sentence
+---@param at? any table `process`, `line`
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
@@ -47,7 +47,7 @@ function run:found(what, text, at)
 end
 
 --- Notes the first use of what differs between two runs of a seed.
--- @tparam string what
+---@param what string
 function run:depends_on_addresses(what)
   if self.cause then return end
   local level = 2
@@ -61,7 +61,7 @@ function run:depends_on_addresses(what)
 end
 
 --- Ends the run: it cannot go on.
--- @tparam string what the simulated server lacks, such as "command GEOADD"
+---@param what string the simulated server lacks, such as "command GEOADD"
 function run:lacks(what)
   self.lack = self.lack or what
   self.universe.is_over = true
@@ -109,7 +109,7 @@ end
 local function is_any() return true end
 
 --- A process ends by itself: its clients are still open, unless it has closed
---  them.
+--- them.
 function run:ending(own)
   if self.steps then steps.add(self, own, "ends") end
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do
@@ -317,17 +317,17 @@ table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
 table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 
 --- Runs a program.
--- @tparam table program `path`, `arg`, `version` of rlock, `chunks` (a table)
--- @tparam integer seed
--- @tparam table options `processes`; `span`, seconds of virtual time; `plan`,
---   see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
---   `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
---   servers.lua, with their number of `replicas`; `data`: name -> value
--- @treturn table the run: `fault` = { what, text, time, process, line } or nil;
---   `lack`: what the simulated server lacks, or nil; `cause`: a sentence, why
---   another run of the seed may differ, or nil;
---   `codes`, of rlock, that were not caught, with their counts; `steps`; `log`;
---   `sort`, of its servers; of a probe `moments` and `lease`
+---@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
+---@param seed integer
+---@param options table `processes`; `span`, seconds of virtual time; `plan`,
+---  see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
+---  `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
+---  servers.lua, with their number of `replicas`; `data`: name -> value
+---@return table # the run: `fault` = { what, text, time, process, line } or
+---  nil; `lack`: what the simulated server lacks, or nil; `cause`: a sentence,
+---  why another run of the seed may differ, or nil; `codes`, of rlock, that
+---  were not caught, with their counts; `steps`; `log`; `sort`, of its servers;
+---  of a probe `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

@@ -1,5 +1,5 @@
 --- What a search has found, as text: a row for each moment, with a column for
---  each process and one for the servers, and what it comes to.
+--- each process and one for the servers, and what it comes to.
 
 local sorted = require "rlock.util.sorted"
 
@@ -93,10 +93,10 @@ local function header(columns, width)
 end
 
 --- The rows of a run that was recorded.
--- @tparam table shown of search.run
--- @tparam string path of the program
--- @tparam boolean has_log whether to show what the program has printed
--- @treturn table lines
+---@param shown table of search.run
+---@param path string of the program
+---@param has_log boolean whether to show what the program has printed
+---@return table # lines
 function report.rows(shown, path, has_log)
   local list = joined(events_of(shown, path:match "[^/]*$", has_log))
   local columns, places = columns_of(list), {}
@@ -153,10 +153,10 @@ local function summary(result)
 end
 
 --- Prints a result.
--- @tparam table result of search.run
--- @tparam string path of the program
--- @tparam string command that repeats it; %d is the seed
--- @tparam boolean has_log whether to print what the program has printed
+---@param result table of search.run
+---@param path string of the program
+---@param command string that repeats it; %d is the seed
+---@param has_log boolean whether to print what the program has printed
 function report.print(result, path, command, has_log)
   local shown = result.shown
   if shown then

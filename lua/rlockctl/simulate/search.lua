@@ -1,5 +1,5 @@
 --- Runs a program with one seed after the other until a fault is found, then
---  reduces the faults that were injected to the few that are needed.
+--- reduces the faults that were injected to the few that are needed.
 
 local plans = require "rlockctl.simulate.plan"
 local programs = require "rlockctl.simulate.programs"
@@ -41,14 +41,14 @@ local function count(result, run)
 end
 
 --- Searches.
--- @tparam table program of programs.run
--- @tparam table options `processes`, `span`, `strict`; `seed`, the first;
---   `groups`, a set of names of plan.groups; `is_over(result)`: stop?
--- @treturn table `runs`; `codes`; `lack`, for which it has ended: what the
---   simulated server lacks, such as "command GEOADD"; with a fault also `seed`;
---   `run`, in which it was found; `shown`, the run with the few faults that are
---   needed and with steps; `is_reproducible`; `cause`: a sentence, why it is
---   not, if known
+---@param program table of programs.run
+---@param options table `processes`, `span`, `strict`; `seed`, the first;
+---  `groups`, a set of names of plan.groups; `is_over(result)`: stop?
+---@return table # `runs`; `codes`; `lack`, for which it has ended: what the
+---  simulated server lacks, such as "command GEOADD"; with a fault also `seed`;
+---  `run`, in which it was found; `shown`, the run with the few faults that are
+---  needed and with steps; `is_reproducible`; `cause`: a sentence, why it is
+---  not, if known
 function search.run(program, options)
   local result = { runs = 0, codes = {} }
   local function try(seed, more)

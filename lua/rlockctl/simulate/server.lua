@@ -5,6 +5,8 @@ local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
 local values = require "rlockctl.model.lua51.values"
 
+---@class rlockctl.simulate.server
+---@field [any] any
 local server = {}
 server.__index = server
 
@@ -18,10 +20,10 @@ local function new_run_id(random)
   return table.concat(digits)
 end
 
---- @tparam table network  its optional on_lack(link, what) is called for a
---   command for which the model lacks something, such as "command GEOADD"; that
---   is not answered. Without it, the model's error is raised.
--- @tparam string name its host name
+---@param network table its optional on_lack(link, what) is called for a command
+---  for which the model lacks something, such as "command GEOADD"; that is not
+---  answered. Without it, the model's error is raised.
+---@param name string its host name
 function server.new(network, name)
   local universe = network.universe
   local random = universe.stream(universe.seed, name)
@@ -472,9 +474,10 @@ local function run_or_lack(self, link, words, name)
 end
 
 --- Executes a command.
--- @return the reply as a script sees it; nil for SUBSCRIBE, and for what the
---   model lacks
+---@return any # the reply as a script sees it; nil for SUBSCRIBE, and for what
+---  the model lacks
 function server:execute(link, words)
+  ---@diagnostic disable-next-line: unbalanced-assignments
   local name, reply = lower[words[1]]
   local count = self.network.count
   count.commands = (count.commands or 0) + 1

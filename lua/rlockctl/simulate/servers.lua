@@ -1,7 +1,7 @@
 --- The servers of a run, and how programs reach them. One sort of servers: a
---  run has what its options say, else what the first URL that a program opens
---  asks for. A program may name any hosts: it gets the URL of the simulated
---  ones.
+--- run has what its options say, else what the first URL that a program opens
+--- asks for. A program may name any hosts: it gets the URL of the simulated
+--- ones.
 
 local clusters = require "rlockctl.simulate.cluster"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
@@ -79,8 +79,8 @@ local function seen(reply)
 end
 
 --- Reads the data of Redis, for an invariant; a key of a node of ZooKeeper.
--- @tparam table run of programs.lua
--- @param ... a command
+---@param run table of programs.lua
+---@param ... any a command
 function servers.read(run, ...)
   local words = { ... }
   for i, word in ipairs(words) do words[i] = tostring(word) end
@@ -122,9 +122,9 @@ local function observe(run)
 end
 
 --- Makes the servers.
--- @tparam table run of programs.lua; gets `sort`, "redis", "cluster",
---   "sentinel", "replicas" or "zookeeper", and `cluster` or `ensemble`
--- @tparam[opt] string sort default: that of the options, or one Redis
+---@param run table of programs.lua; gets `sort`, "redis", "cluster",
+---  "sentinel", "replicas" or "zookeeper", and `cluster` or `ensemble`
+---@param sort? string default: that of the options, or one Redis
 function servers.choose(run, sort)
   run.sort = sort or run.options.servers or "redis"
   make[run.sort](run)
@@ -150,11 +150,11 @@ local function url_of(run, url)
 end
 
 --- The options with which a process opens a client of the run's servers.
--- @tparam table run
--- @tparam table host of the process
--- @tparam[opt] string|table given options of rlock.open
--- @tparam[opt] string default_url of the process
--- @treturn string|table
+---@param run table
+---@param host table of the process
+---@param given? string | table options of rlock.open
+---@param default_url? string of the process
+---@return string | table | nil
 function servers.options(run, host, given, default_url)
   local full = type(given) == "string" and { url = given } or given or {}
   if type(full) ~= "table" then return given end

@@ -24,13 +24,13 @@ local function drop(plan, size, fails)
 end
 
 --- Shrinks a plan, within a number of runs and a time: a run takes long if many
---  tasks wait to the end.
--- @tparam table plan with which a fault was found
--- @tparam function fails plan -> is the fault found with this one, too?
--- @tparam[opt] table most `runs` (400) and `seconds` of processor time (30)
--- @treturn table the shorter plan
--- @treturn integer how many runs it took
--- @treturn boolean whether it ended early: more events might be dropped
+--- tasks wait to the end.
+---@param plan table with which a fault was found
+---@param fails function plan -> is the fault found with this one, too?
+---@param most? table `runs` (400) and `seconds` of processor time (30)
+---@return table # the shorter plan
+---@return integer # how many runs it took
+---@return boolean # whether it ended early: more events might be dropped
 function shrink.plan(plan, fails, most)
   most = most or {}
   local runs, is_early, start = 0, false, os.clock()

@@ -1,8 +1,8 @@
 --- The steps of a run, for its report: what each process asked of rlock, at
---  which line of the program, and the faults. A step is a table { time,
---  process, line, what, is_call, result, ended }: `process` is its label, "2.1"
---  is the first life of process 2; a fault of a server has none. One that
---  `is_call` has `result` and `ended` once it has returned.
+--- which line of the program, and the faults. A step is a table { time,
+--- process, line, what, is_call, result, ended }: `process` is its label, "2.1"
+--- is the first life of process 2; a fault of a server has none. One that
+--- `is_call` has `result` and `ended` once it has returned.
 
 local patch = require "rlockctl.simulate.patch"
 
@@ -34,7 +34,7 @@ local function show(value, code)
 end
 
 --- Adds a step.
--- @treturn table the step
+---@return table # the step
 function steps.add(run, process, what, line)
   local step = { time = run.universe.now, what = what, line = line,
     process = process and process.host.label }

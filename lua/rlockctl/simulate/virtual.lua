@@ -1,6 +1,6 @@
 --- Runs a function in a simulation of its own, for specs: one process, one
---  server and a virtual clock. `require "rlock"` has the functions of the
---  simulated process meanwhile, also in modules that were loaded before.
+--- server and a virtual clock. `require "rlock"` has the functions of the
+--- simulated process meanwhile, also in modules that were loaded before.
 
 local check = require "rlock.util.options"
 local entry_point = require "rlock.host.uv.entry_point"

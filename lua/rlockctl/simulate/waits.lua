@@ -1,8 +1,6 @@
---- Who waits without a bound, and for whom. A wait is a fault of the program if
---  it lasts too long after the faults, and what it waits for cannot come any
---  more: the holder of the lock waits in a cycle, or its task has ended, or
---  nobody holds the lock; or each task of each process waits, for a counter, an
---  event or another task.
+--- Who waits for a lock without a bound, and for whom. A wait is a fault of the
+--- program if it lasts too long after the faults, and its holder will never
+--- release: it waits in a cycle, or its task has ended.
 
 local holders = require "rlockctl.simulate.holders"
 
@@ -83,11 +81,10 @@ local function name_of(wait)
   return ("process %s waits for %s"):format(wait.host.label, wait.what:show())
 end
 
--- Follows the waits from one to the next holder.
--- @treturn[1] string what is wrong
--- @treturn[1] string its sentence
--- @treturn[1] table the last wait
--- @treturn[2] nil  the holder may release
+--- Follows the waits from one to the next holder.
+---@return any # string? # what is wrong; nil: the holder may release
+---@return any # string? # its sentence
+---@return any ... # table? # the last wait
 local function follow(run, wait)
   local seen, texts = {}, {}
   while wait and wait.locks[1] and not seen[wait] do
@@ -146,10 +143,10 @@ local function tasks_of(host)
   return list
 end
 
--- What each task of a process waits for; nil if one does something else, or if
--- a callback of a hold may wake one.
--- @treturn table texts, which may have duplicates
--- @treturn string tells this state apart from others
+--- What each task of a process waits for; nil if one does something else, or if
+--- a callback of a hold may wake one.
+---@return table # texts, which may have duplicates
+---@return string # tells this state apart from others
 local function all_waiting(run, process)
   local texts, marks, parked = {}, {}, false
   local tasks = tasks_of(process.host)
@@ -173,10 +170,10 @@ local function all_waiting(run, process)
   return texts, table.concat(marks, " ")
 end
 
--- As `follow`, of all processes: nothing goes on in any of them.
--- @treturn string|nil the sentence
--- @treturn string a mark, as that of all_waiting
--- @treturn table the first process
+--- As `follow`, of all processes: nothing goes on in any of them.
+---@return string? # the sentence
+---@return string # a mark, as that of all_waiting
+---@return table # the first process
 local function standstill(run)
   if run.coming > 0 then return nil end
   local texts, marks, first = {}, {}, nil
@@ -221,17 +218,18 @@ local function look_at_all(run)
 end
 
 --- Looks for a wait without an end. A cycle never ends; anything else must be
---  seen at each look for as long as waits may last, while nobody gets the
---  lock: a release or a grant may be under way, and a hold may begin and end
---  between two looks.
--- @tparam table run of programs.lua
--- @tparam number before only waits that have begun before this time
--- @treturn string|nil the sort of the fault
--- @treturn string its sentence
--- @treturn table the host of the process that waits
+--- seen at each look for as long as waits may last, while nobody gets the
+--- lock: a release or a grant may be under way, and a hold may begin and end
+--- between two looks.
+---@param run table of programs.lua
+---@param before number only waits that have begun before this time
+---@return string? # the sort of the fault
+---@return string # its sentence
+---@return table # the host of the process that waits
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do
+    ---@type any, any, any
     local what, text, last = follow(run, wait)
     if text ~= wait.text then wait.text, wait.seen = text, now end
     local since = what and math.max(wait.seen, granted_at(run, last))

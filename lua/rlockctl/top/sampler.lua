@@ -84,9 +84,7 @@ local function unseen(self, found)
 end
 
 --- Searches for names.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Sampler:scan()
   local begun = self.now()
   local found, is_cut, known = listing.names(self.client, self.options)
@@ -119,9 +117,7 @@ end
 
 --- Samples locks.
 ---@param names table
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Sampler:sample(names)
   local rows, code, detail =
     listing.states(self.client, names, self.known)
@@ -172,9 +168,7 @@ end
 --- Samples the locks that are shown, and some of the others.
 ---@param shown table names
 ---@param seconds number of the turn; math.huge: samples all
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Sampler:turn(shown, seconds)
   ---@type any, any, any
   local ok, code, detail = true, nil, nil

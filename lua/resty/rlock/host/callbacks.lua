@@ -57,7 +57,6 @@ end
 --- callback runs later, at the latest in a patrol (worker_timer.lua).
 ---@param fn function
 ---@param a any its arguments
----@param b any
 function callbacks.start(fn, a, b)
   last = last + 1
   queue[last] = { fn = fn, a = a, b = b }

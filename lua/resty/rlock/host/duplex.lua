@@ -110,8 +110,7 @@ end
 ---@param options table timeout (ms, to connect), lost = function(detail),
 ---  called once outside of any task; and those of `connect`
 ---@return any # self
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function duplex.open(self, options)
   self.unsent, self.change = {}, tasks.event()
   self.standing = tasks.event()
@@ -126,9 +125,7 @@ function duplex.open(self, options)
 end
 
 --- Queues a text.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Duplex:write(text)
   if self.is_closed then return nil, "closed", CLOSED end
   self.unsent[#self.unsent + 1] = text

@@ -68,8 +68,7 @@ end
 ---  not wait
 ---@param address? string of our end, for `address`
 ---@return any # the connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function frames.open(options, address)
   return duplex.open(setmetatable({ heard = options.frame, buffer = "", at = 1,
     where = socket.show(options), own = address }, Frames), options)
@@ -77,9 +76,7 @@ end
 
 --- Queues a frame. Those queued before the writer's turn share a write.
 ---@param bytes string
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Frames:send(bytes)
   local n = #bytes
   return self:write(char(floor(n / 16777216), floor(n / 65536) % 256,

@@ -362,9 +362,7 @@ end
 
 --- Checks that the server replies. An error reply counts, unless it means that
 --- the server accepts no commands.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function pool:make_ready(ms)
   local reply, code, detail = self:send(ms, { "PING" }, 1)
   local class = code == "redis" and errors.classify(detail)

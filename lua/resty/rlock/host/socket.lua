@@ -116,8 +116,7 @@ end
 
 --- Prepares a new connection: TLS, handshake, identity.
 ---@return any # its identity
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function prepare(self, options)
   use_rest(self)
   local ok, code, detail = shake_hands(self, options, errors.use_plain)
@@ -188,8 +187,7 @@ Single.__index = Single
 --- Opens a connection for the calling light thread.
 ---@param options table as for `get`
 ---@return table? # with `identity`, `send` and `close`, see pool.lua
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function socket.single(options)
   local slot = {}
   local taken, code, detail = socket.get(options, options.timeout, slot)

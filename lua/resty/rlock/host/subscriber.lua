@@ -45,8 +45,7 @@ end
 ---@param options table as for socket.get; and message = function(kind, channel,
 ---  payload), lost = function(detail)
 ---@return any # the connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function subscriber.open(options)
   if not tasks.is_shared() then
     return nil, "connect", "no subscriber: this Lua state serves a single "

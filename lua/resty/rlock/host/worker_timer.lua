@@ -328,9 +328,6 @@ end
 --- Starts an internal job without waiting for it.
 ---@param fn function
 ---@param a any its arguments
----@param b any
----@param c any
----@param d any
 ---@return table? # its task: tasks.is_over is true once it has ended, or died
 ---  with its timer
 ---@return rlock.failure? code # "refused": there is no timer
@@ -347,7 +344,6 @@ end
 --- nginx refuses or ends it, or if it raises an error, it is restarted.
 ---@param fn function
 ---@param a any its arguments
----@param b any
 function worker_timer.service(fn, a, b)
   local job = { fn = fn, a = a, b = b, task = {}, is_service = true }
   if not give(job) then down[#down + 1] = job end
@@ -365,9 +361,7 @@ local function is_done(job)
 end
 
 --- Waits until a job is done. Withdraws it if no timer starts.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function finish(job)
   local tries = 0
   while not is_done(job) do
@@ -414,9 +408,6 @@ end
 --- earlier.
 ---@param fn function
 ---@param a any its arguments
----@param b any
----@param c any
----@param d any
 ---@return any # what it returns, three values at most
 ---@return rlock.failure? code # "refused", or "closed": the timer died
 ---  meanwhile
@@ -428,7 +419,6 @@ function worker_timer.run(fn, a, b, c, d) return run(nil, fn, a, b, c, d) end
 ---@param a any its first argument
 ---@param wait number its second: seconds; negative once they have passed
 ---@param c any its further arguments
----@param d any
 ---@return any ... # as `run`
 function worker_timer.wait(fn, a, wait, c, d)
   return run(wait > 0 and now() + wait or nil, fn, a, wait, c, d)

@@ -36,7 +36,6 @@ end
 
 --- Sends one command, without waiting.
 ---@param ms any n as for `send`
----@param words any
 ---@param receiver table its method replied(reply, code, detail) is called once,
 ---  later, and outside of any task: it must not wait
 ---@return boolean # whether it was sent
@@ -118,8 +117,7 @@ end
 ---  function(kind, channel, payload) for a subscriber, role ("master": fails if
 ---  the server has another)
 ---@return any # the connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function connection.open(options)
   tasks.current()
   local self = setmetatable({}, Connection)
@@ -159,9 +157,7 @@ end
 --- connections that were lost before.
 ---@param ms integer deadline of each command
 ---@param seals table see seal.lua
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Connection:make_ready(ms, seals)
   local code, detail
   if not self.identity then

@@ -1,6 +1,6 @@
 --- The public module of a program, `require "rlock"`, made for the host that
---  runs it. Modules of two hosts share no state. `open` loads its modules
---  lazily, so that programs without clients start fast.
+--- runs it. Modules of two hosts share no state. `open` loads its modules
+--- lazily, so that programs without clients start fast.
 
 -- A variable of the environment, unless it is empty.
 local function variable(name)
@@ -60,10 +60,35 @@ local function checked(client, given)
   return (check_options(given, 3))           -- no tail call: the level
 end
 
---- @tparam table host see "The host contract" in README.md
--- @treturn table the module
--- @treturn function closes every client; it waits, so it is for a task
+---@class rlock.options.local_open: rlock.options.open
+---@field tls? rlock.options.tls
+---@field lazy? boolean connects on first use, so that opening does not fail if
+--- the server is unreachable (for the servers of a red lock)
+
+---@class rlock.options.tls
+---@field ca? string the name of a file; default: the system's certificates
+---@field cert? string the name of a file
+---@field key? string the name of a file
+---@field server_name? string default: the host of the URL
+---@field verify? boolean default: true
+
+---@alias rlock.open_options rlock.options.local_open & {
+---   url?: any, watchdog?: any, timeout?: any, connect_timeout?: any,
+---   name?: any, identity?: any, username?: any, password?: any,
+---   handover?: any, publish?: any, seal?: any, tls?: any, sentinel?: any,
+---   replicas?: any, replica_timeout?: any, nat?: any, acl?: any, log?: any,
+---   metrics?: any, lazy?: any, [string]: nil }
+
+---@param host table see "The host contract" in README.md
+---@return rlock # the module
+---@return function # closes every client; it waits, so it is for a task
 return function(host)
+  ---@class rlock: rlock.entry_point
+  ---@field spawn fun(fn: function, ...: any): rlock.task # starts a task; an
+  --- error that it does not catch ends the program
+  ---@field sleep fun(seconds: number) suspends the calling task
+  ---@field now fun(): number # seconds of a monotonic clock
+  ---@field event fun(): rlock.event # a new event
   local rlock = {
     _VERSION = host.version,
     spawn = host.spawn,
@@ -75,35 +100,24 @@ return function(host)
   require "rlock.several.factories"(rlock, host.now)
 
   --- The default URL of `open()`; `rlockctl --url` sets it.
+  ---@type string?
   rlock.default_url = nil
 
   --- The default `tls` of `open()` for rediss://; `rlockctl --cacert` sets it.
+  ---@type rlock.options.tls?
   rlock.default_tls = nil
 
   --- The default `log` of `open()`; `rlockctl --log` sets it.
+  ---@type rlock.log?
   rlock.default_log = nil
 
   local clients, count = setmetatable({}, { __mode = "k" }), 0
 
   --- Opens a client.
-  -- @tparam[opt] string|table options a URL, or a table: url, watchdog = 30,
-  --   timeout = 3 (one command), connect_timeout = 3 (seconds), name,
-  --   identity = false (the connection's name omits host and program),
-  --   username, password, publish = "publish" | "spublish" | "both",
-  --   sentinel = { username =, password =, tls = }: how to reach the Sentinels
-  --   of redis+sentinel://; tls: true, false or a table; default: as the
-  --   master,
-  --   seal = "kill" | "time" | "off": protection against late delivery of an
-  --   abandoned request, see seal.lua and expiry.lua; off: none,
-  --   tls = { ca =, cert =, key =, server_name =, verify = true },
-  --   log = function(level, event, fields), see events.lua; it must not wait,
-  --   metrics = { "name", ... }: locks with metrics of their own,
-  --   lazy = true: connects on first use, so that opening does not fail if the
-  --   server is unreachable (for the nodes of a red lock)
-  -- @return[1] the client
-  -- @treturn[2] nil
-  -- @treturn[2] string code
-  -- @treturn[2] string detail
+  ---@param options? string | rlock.open_options a URL, or a table
+  ---@return rlock.client? client
+  ---@return rlock.code? code "connect", "redis", "zookeeper", "usage"
+  ---@return string? detail
   function rlock.open(options)
     local client = require "rlock.client"
     local full, code, detail =
@@ -119,22 +133,20 @@ return function(host)
   end
 
   --- The metrics of all clients, in the text format of Prometheus.
-  -- @treturn string
+  ---@return string
   function rlock.metrics()
     local metrics = require "rlock.util.metrics"
     return metrics.text(metrics.numbers(host))
   end
 
   --- Runs a command while locks are renewed and other tasks run: see
-  --  rlock/host/uv/exec.lua.
-  -- @tparam table words  the command and its arguments; no shell
-  -- @tparam[opt] table options lock, on_lost = "term" | "kill" | "ignore" |
-  --   "signal:NAME", kill_after, env, no_input, foreground
-  -- @treturn[1] integer its exit status; 128 + N if signal N ended it
-  -- @treturn[2] nil
-  -- @treturn[2] string "lost" (it was stopped), "not_held", "refused" (it could
-  --   not be executed)
-  -- @treturn[2] string detail
+  --- rlock/host/uv/exec.lua.
+  ---@param words string[] the command and its arguments; no shell
+  ---@param options? rlock.exec_options
+  ---@return integer? status of its exit; 128 + N if signal N ended it
+  ---@return rlock.code? code "lost" (it was stopped), "not_held", "refused" (it
+  ---  could not be executed)
+  ---@return string? detail
   function rlock.exec(words, options)
     local exec = host.exec or require("rlock.host.uv.exec").call
     local status, code, detail = exec(words, options)
@@ -151,14 +163,13 @@ return function(host)
   end
 
   --- Runs fn as a task until it and all other tasks have ended, then closes
-  --  every client. rlockctl runs scripts with it.
-  -- @tparam function fn
-  -- @param ... its arguments
-  -- @treturn[1] boolean true
-  -- @treturn[1] table the results of fn, with their count in `n`
-  -- @treturn[2] nil
-  -- @treturn[2] integer exit status
-  -- @treturn[2] string|nil message, with a traceback
+  --- every client. rlockctl runs scripts with it.
+  ---@param fn function
+  ---@param ... any its arguments
+  ---@return true?
+  ---@return table|integer # the results of fn, with their count in `n`; exit
+  ---  status
+  ---@return string? # message, with a traceback
   function rlock.main(fn, ...)
     local ok, status, message = host.run(fn, ...)
     if ok and host.at_end then            -- of rlock.simulate
@@ -170,11 +181,11 @@ return function(host)
   end
 
   --- For plain lua5.4: runs fn as a task until it and all other tasks have
-  --  ended. SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the
-  --  process.
-  -- @tparam function fn
-  -- @param ... its arguments
-  -- @return the results of fn; raises an error that a task did not catch
+  --- ended. SIGINT, SIGTERM, SIGHUP and os.exit unwind the tasks, then end the
+  --- process.
+  ---@param fn function
+  ---@param ... any its arguments
+  ---@return any # the results of fn; raises an error that a task did not catch
   function rlock.run(fn, ...)
     if type(fn) ~= "function" then
       error("bad argument fn of rlock.run: must be a function", 2)
@@ -183,6 +194,7 @@ return function(host)
     end
     local shutdown = require "rlock.host.uv.shutdown"
     local put_back = shutdown.prepare()
+    ---@type any, any, any
     local ok, results, message = rlock.main(fn, ...)
     put_back()
     if message then error(shutdown.explained(message), 0) end

@@ -217,8 +217,7 @@ end
 ---  the kill follows kill_after later), farewell, on_event = function(what,
 ---  fields) for "renewed", "at_risk", "lost", "child_exit"
 ---@return any # the run, for a `<close>` variable
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function exec.start(words, options)
   local self, left = new_run(options)
   if left <= 0 then return nil, "not_held", "the lock is not held" end

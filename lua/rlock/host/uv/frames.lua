@@ -17,8 +17,7 @@ local LIMIT = 8388608
 ---  and lost = function(detail), which are called outside of any task and must
 ---  not wait; is_plain: no frames, but bytes as they come
 ---@return any # the connection
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function frames.open(options)
   local self = setmetatable({}, Frames)
   self.frame_id = tasks.callback(options.frame)
@@ -49,9 +48,7 @@ end
 
 --- Queues a frame. Those queued in a turn of the loop share a write.
 ---@param bytes string
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 function Frames:send(bytes) return self.raw:send(bytes) end
 
 --- The IP address of our end, or nil.

@@ -21,8 +21,7 @@ local REPORTS = { [0] = "started", "unable", "stopped", "ended", "softened",
 ---  and hard (times by host.now at which to send soft_signal, a number, and to
 ---  kill), foreground, no_input, farewell (a line to print when it kills)
 ---@return any # the job
----@return any code
----@return string? detail
+---@return any code, string? detail
 function job.start(options)
   local self = setmetatable({ news = tasks.event(), reports = {} }, Job)
   local raw, id, detail = tasks.open(function(what, value)

@@ -84,8 +84,7 @@ end
 ---@param host table
 ---@param ... any its words
 ---@return any # the reply; false if the server does not run
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function local_server.command(host, ...)
   local paths = local_server.paths(host)
   local ok, code, detail = check_folder(host, paths, false)
@@ -198,9 +197,9 @@ function local_server.start(host, options)
   return options
 end
 
--- Removes the folder, unless another process has started a server in it. A
--- server keeps the lock while it lives, so holding it proves that none runs.
--- @return true, or nil, code, detail
+--- Removes the folder, unless another process has started a server in it. A
+--- server keeps the lock while it lives, so holding it proves that none runs.
+---@return true?, rlock.failure? code, string? detail
 local function clear(host, paths)
   local deadline = host.now() + START
   repeat
@@ -219,8 +218,7 @@ end
 
 --- Stops the server; all its locks are lost. Leaves no files.
 ---@return any # true, or false if it was not running
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function local_server.stop(host)
   local paths = local_server.paths(host)
   if check_folder(host, paths, false) == false then return false end

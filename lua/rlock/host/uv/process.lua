@@ -19,8 +19,7 @@ Process.__index = Process
 --- Starts a program.
 ---@param options table file, args, env, cwd, detached, stdin, stdout, stderr
 ---@return any # the process (`pid`, `wait`, `kill`)
----@return any code
----@return string? detail
+---@return any code, string? detail
 function process.start(options)
   local self = setmetatable({ over = tasks.event() }, Process)
   local child, id, detail

@@ -100,6 +100,7 @@ end
 -- A signal unwinds the running task, if it is in the program's code: rlock's
 -- own functions must not be interrupted.
 local function interrupt(number)
+  ---@diagnostic disable-next-line: need-check-nil
   local source = debug.getinfo(2, "S").source
   if take or host.is_unwinding() or is_in(source, LIBRARY)
       or tools and is_in(source, tools) then

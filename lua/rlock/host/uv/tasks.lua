@@ -425,7 +425,6 @@ end
 
 --- Waits for the completion of that operation. The arguments are what the core
 --- has returned.
----@param has_begun any
 ---@param code? string why not; "closed" becomes "connect"
 ---@param detail? string
 ---@return any ... # its values; nil, code, detail if it has not begun

@@ -1,5 +1,5 @@
 --- The error that unwinds a cancelled task, and the messages about misuse of
---  tasks. The model's host shares this file, which requires no other one.
+--- tasks. The model's host shares this file, which requires no other one.
 
 local unwind = {}
 

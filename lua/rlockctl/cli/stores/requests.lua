@@ -24,8 +24,7 @@ local READ = {
 ---@param list table { op, path, body }
 ---@return table? # calls, in the same order, as of connection:post; those with
 ---  an `err` other than 0 have failed
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function requests.send(server, deadline, list)
   local link, calls = server.connection, {}
   local ok, code, detail = link:reach(deadline)
@@ -53,8 +52,7 @@ end
 ---@param list table { op, path }: op is "children", "exists" or "get"
 ---@return table? # answers, in the same order: `err`; if that is 0, `value`
 ---  (names, a stat, or data) and for "get" `stat`
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 function requests.read(server, deadline, list)
   for _, one in ipairs(list) do one[3] = codec.read(one[2]) end
   local calls, code, detail = requests.send(server, deadline, list)

@@ -65,9 +65,7 @@ local function take(search, node, names, following)
 end
 
 --- Lists the children of some nodes of a level.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function visit(search, nodes, following)
   local function read(op, list)
     local reads = {}

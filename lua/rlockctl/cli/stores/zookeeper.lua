@@ -112,9 +112,7 @@ local function describe(node)
 end
 
 --- Reads the data of the first nodes of two lists.
----@return true?
----@return rlock.failure? code
----@return string? detail
+---@return true?, rlock.failure? code, string? detail
 local function read_data(client, holders, waiters)
   local list, reads = {}, {}
   for _, some in ipairs { holders, waiters } do
@@ -145,8 +143,7 @@ end
 
 --- The state of a kind with these holders and waiters.
 ---@return any # a state
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function state_of(client, kind, holders, waiters)
   local ok, code, detail = read_data(client, holders, waiters)
   if not ok then return nil, code, detail end
@@ -323,8 +320,7 @@ end
 
 --- Deletes nodes. Their names are unique, so no later hold is broken.
 ---@return any # whether one was there
----@return rlock.failure? code
----@return string? detail
+---@return rlock.failure? code, string? detail
 local function delete(client, list)
   local deletes, was_there = {}, false
   for i, node in ipairs(list) do

@@ -50,7 +50,7 @@ function arguments.add(a, b)
 end
 
 --- An integer as a reply: a float, which is what scripts get, or for a client
---  an integer if that would lose digits.
+--- an integer if that would lose digits.
 function arguments.exactly(number, by_client)
   if by_client and (number > 2 ^ 53 or number < -2 ^ 53) then return number end
   return number + 0.0
@@ -58,8 +58,7 @@ end
 
 --- First and last index (from 1) of a range in a list of n; first > last if it
 --- is empty.
----@return any
----@return any
+---@return any, any
 function arguments.range(first, last, n)
   if first < 0 then first = math.max(first + n, 0) end
   if last < 0 then last = last + n end
@@ -206,7 +205,7 @@ function arguments.sorted(map)
 end
 
 --- The members of a sorted set, by score and then by name.
--- @tparam table scores
+---@param scores table
 function arguments.by_score(scores)
   local members = {}
   for member in next, scores do members[#members + 1] = member end
@@ -237,17 +236,17 @@ function arguments.remove(server, key, kind, names)
 end
 
 --- Random positions from 1 to n. The model lacks the command if the server has
---  no source of randomness, as in `rlockctl check`, which tries all outcomes.
--- @tparam table server
--- @tparam table words
--- @treturn function(n)
+--- no source of randomness, as in `rlockctl check`, which tries all outcomes.
+---@param server table
+---@param words table
+---@return fun(n: integer): integer
 function arguments.random(server, words)
   local random = server.random or lacks("command " .. words[1]:upper())
   return function(n) return floor(random() * n) + 1 end
 end
 
 --- Sets a key to a collection; deletes it if that is empty.
--- @treturn number of elements, as a reply
+---@return any # the number of elements, as a reply
 function arguments.replace(server, key, kind, value)
   server:entry(key)
   server.entries[key] = nil
@@ -257,11 +256,11 @@ function arguments.replace(server, key, kind, value)
 end
 
 --- A number of keys, which follow it.
--- @tparam table words
--- @tparam integer i   the position of the number
--- @tparam string fault  if it is not positive
--- @treturn integer
--- @treturn integer the position after the keys
+---@param words table
+---@param i integer the position of the number
+---@param fault string if it is not positive
+---@return integer
+---@return integer # the position after the keys
 function arguments.numbered_keys(words, i, fault)
   local n = arguments.positive(words[i], fault)
   if n == 0 then fail(fault) end
@@ -303,10 +302,10 @@ function arguments.cursor(text)
 end
 
 --- The options of a scan.
--- @tparam table words
--- @tparam integer i    the first of them
--- @tparam[opt] table known  other options with an argument
--- @treturn table `count`, `match`
+---@param words table
+---@param i integer the first of them
+---@param known? table other options with an argument
+---@return table # `count`, `match`
 function arguments.scan_options(words, i, known)
   local options = { count = 10 }
   for at = i, #words, 2 do
@@ -328,11 +327,11 @@ function arguments.scan_options(words, i, known)
 end
 
 --- The reply to a scan.
--- @tparam table server
--- @tparam table names  sorted; gets another order
--- @tparam integer cursor
--- @tparam table options  `count`, `match`
--- @tparam function add  called with the list and each name
+---@param server table
+---@param names table sorted; gets another order
+---@param cursor integer
+---@param options table `count`, `match`
+---@param add function called with the list and each name
 function arguments.scanned(server, names, cursor, options, add)
   local found, next_cursor = part(names, cursor, options.count)
   local matches, list = options.match
@@ -346,11 +345,11 @@ end
 local SMALL = 128                        -- hash-max-listpack-entries
 
 --- The reply of HSCAN, SSCAN and ZSCAN. Redis replies with all of a small
---  collection, whatever COUNT is.
--- @tparam table server
--- @tparam table words
--- @tparam string kind
--- @tparam function add  called with the list, a name and what it has
+--- collection, whatever COUNT is.
+---@param server table
+---@param words table
+---@param kind string
+---@param add function called with the list, a name and what it has
 function arguments.scan(server, words, kind, add)
   local cursor = arguments.cursor(words[3])
   local entry = server:entry(words[2], kind)

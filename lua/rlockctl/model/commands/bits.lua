@@ -46,6 +46,7 @@ end }
 local function range_of(value, words)
   if not words[3] then return 0, #value * 8 - 1 end
   if not words[4] or words[6] then arguments.syntax() end
+  ---@type any, any
   local first, last = arguments.integer(words[3]), arguments.integer(words[4])
   if first < 0 and last < 0 and first > last then return 0, -1 end
   local unit = words[5] and words[5]:lower() or "byte"

@@ -2,9 +2,9 @@
 
 local glob = {}
 
--- A class from the byte after its "[".
--- @treturn table byte -> true; `is_negated`
--- @treturn integer where the pattern continues
+--- A class from the byte after its "[".
+---@return table # byte -> true; `is_negated`
+---@return integer # where the pattern continues
 local function class_at(pattern, i)
   local class = {}
   if pattern:sub(i, i) == "^" then class.is_negated, i = true, i + 1 end
@@ -47,6 +47,7 @@ end
 
 -- Does the text match? A "*" that turns out too short takes one byte more.
 local function matches(parts, text)
+  ---@type integer, integer, any, any
   local i, at, star, taken = 1, 1, nil, nil
   while at <= #text do
     if parts[i] == "*" then
@@ -64,8 +65,8 @@ local function matches(parts, text)
   return parts[i] == nil
 end
 
---- @tparam string pattern
--- @treturn function called with a text; returns whether it matches
+---@param pattern string
+---@return function # called with a text; returns whether it matches
 function glob.compile(pattern)
   local parts = parts_of(pattern)
   return function(text) return matches(parts, text) end

@@ -1,11 +1,11 @@
 --- The long doubles of x86-64, with which INCRBYFLOAT and HINCRBYFLOAT compute:
---  64 bits of mantissa, rounded to the nearest, half to even. All digits are
---  those of strtold and printf("%.17Lf"). On other processors, the last digits
---  may differ.
---
---  A value is { sign = 1 or -1, number = a natural number, exponent = of 2 },
---  or { sign, is_infinite = true }. A natural number is a list of digits of 24
---  bits, the lowest first; zero is empty.
+--- 64 bits of mantissa, rounded to the nearest, half to even. All digits are
+--- those of strtold and printf("%.17Lf"). On other processors, the last digits
+--- may differ.
+---
+--- A value is { sign = 1 or -1, number = a natural number, exponent = of 2 },
+--- or { sign, is_infinite = true }. A natural number is a list of digits of 24
+--- bits, the lowest first; zero is empty.
 
 local long_double = {}
 
@@ -37,6 +37,7 @@ end
 
 -- number // divisor, and the remainder.
 local function divided(number, divisor)
+  ---@type table, any
   local result, rest = {}, 0
   for i = #number, 1, -1 do
     rest = rest << BITS | number[i]
@@ -119,10 +120,10 @@ local function difference(a, b)
   return trimmed(result)
 end
 
--- number * 10^n; for a negative n rounded down to at least 66 bits.
--- @treturn table
--- @treturn integer the exponent of 2 by which it must be multiplied
--- @treturn boolean whether it was rounded
+--- number * 10^n; for a negative n rounded down to at least 66 bits.
+---@return table
+---@return integer # the exponent of 2 by which it must be multiplied
+---@return boolean # whether it was rounded
 local function times_ten(number, n)
   while n >= 7 do number, n = scaled(number, STEP), n - 7 end
   if n >= 0 then return scaled(number, math.tointeger(10 ^ n)), 0, false end
@@ -185,7 +186,8 @@ local function read_hex(sign, whole, fraction, tail)
   local number = read_digits(whole .. fraction, 16)
   if not trimmed(number)[1] then exponent = 0 end
   if math.abs(exponent) > 8 * LONGEST then return nil end
-  return rounded(sign, number, math.tointeger(exponent) - 4 * #fraction)
+  return rounded(sign, number, math.tointeger(exponent) --[[@as integer]]
+    - 4 * #fraction)
 end
 
 -- A text without its sign.
@@ -202,8 +204,8 @@ local function read(sign, text)
 end
 
 --- Reads a text as Redis does.
--- @tparam string text
--- @treturn table|nil  nil if it is malformed, or beyond the range
+---@param text string
+---@return table? # nil if it is malformed, or beyond the range
 function long_double.read(text)
   if #text >= LONGEST then return nil end
   local sign, rest = text:match "^([+-]?)(.*)$"
@@ -211,13 +213,14 @@ function long_double.read(text)
   local value, is_word = read(sign == "-" and -1 or 1, rest)
   if not value or is_word then return value end
   local is_zero = not value.is_infinite and not value.number[1]
+  ---@diagnostic disable-next-line: need-check-nil, param-type-mismatch
   local may_be_zero = not rest:match("^0?[xX]?([^eEpP]*)"):find "[1-9a-fA-F]"
   if value.is_infinite or is_zero and not may_be_zero then return nil end
   return value
 end
 
 --- Adds two finite values.
--- @treturn table
+---@return table
 function long_double.add(a, b)
   local exponent = math.min(a.exponent, b.exponent)
   local one = doubled(a.number, a.exponent - exponent)
@@ -229,7 +232,7 @@ function long_double.add(a, b)
 end
 
 --- A finite value with up to 17 digits after the point.
--- @treturn string
+---@return string
 function long_double.show(value)
   local groups = {}
   local number = shifted(times_ten(value.number, 17), value.exponent)

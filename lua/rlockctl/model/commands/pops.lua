@@ -11,6 +11,7 @@ local function read(words, sides)
   local n, i = arguments.numbered_keys(words, 2,
     "ERR numkeys should be greater than 0")
   if n > #words - 3 then arguments.syntax() end
+  ---@type any, any
   local side, count = words[i]:lower(), nil
   if not sides[side] then arguments.syntax() end
   for at = i + 1, #words, 2 do

@@ -1,5 +1,5 @@
 --- EVAL. A server of the simulator adds EVALSHA and SCRIPT, because the model
---  does not remember scripts.
+--- does not remember scripts.
 
 local arguments = require "rlockctl.model.commands.arguments"
 
@@ -9,7 +9,7 @@ scripts.eval = { -3, function(server, words, by_client)
   if not by_client then
     arguments.fail "ERR This Redis command is not allowed from script"
   end
-  local n = arguments.integer(words[3])
+  local n = arguments.integer(words[3]) --[[@as integer]]
   if n > #words - 3 then
     arguments.fail "ERR Number of keys can't be greater than number of args"
   elseif n < 0 then

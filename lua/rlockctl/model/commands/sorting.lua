@@ -1,5 +1,5 @@
 --- SORT: the elements of a list, set or sorted set, in an order that other keys
---  may define.
+--- may define.
 
 local arguments = require "rlockctl.model.commands.arguments"
 
@@ -16,7 +16,7 @@ local function options_of(words, can_store)
   local options, i = { get = {} }, 3
   while words[i] do
     local option = words[i]:lower()
-    local n = READ[option]
+    local n = READ[option] --[[@as integer]]
     if not n or not words[i + n] or option == "store" and not can_store then
       arguments.syntax()
     end

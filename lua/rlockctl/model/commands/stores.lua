@@ -189,8 +189,8 @@ local function sort_by_size(all)
   end)
 end
 
--- @treturn table name -> score
--- @treturn table options
+---@return table # name -> score
+---@return table # options
 local function combined(server, words, i, combine, known)
   local n, all = read_keys(server, words, i)
   local options = options_of(words, i + n + 1, n, known)

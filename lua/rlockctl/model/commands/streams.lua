@@ -1,9 +1,9 @@
 --- Commands of streams, without consumer groups. A stream is a list of
---  { id, ms, number, words, node }: the ID as text, its halves, which are
---  unsigned integers, and the fields and values. `last` is the last ID that was
---  added. Nodes have up to 100 items each: XTRIM and XADD with "~" remove whole
---  ones. `node` of the stream is the last, which has room for `room` more. In
---  Redis, large items fill a node earlier.
+--- { id, ms, number, words, node }: the ID as text, its halves, which are
+--- unsigned integers, and the fields and values. `last` is the last ID that was
+--- added. Nodes have up to 100 items each: XTRIM and XADD with "~" remove whole
+--- ones. `node` of the stream is the last, which has room for `room` more. In
+--- Redis, large items fill a node earlier.
 
 local arguments = require "rlockctl.model.commands.arguments"
 
@@ -47,12 +47,14 @@ local function unsigned(text)
     fail(INVALID)
   end
   local n = 0
-  for digit in digits:gmatch "%d" do n = n * 10 + math.tointeger(digit) end
+  for digit in digits:gmatch "%d" do
+    n = n * 10 + math.tointeger(digit) --[[@as integer]]
+  end
   return n
 end
 
--- An ID, whose second half may be missing.
--- @return its halves
+--- An ID, whose second half may be missing.
+---@return any ... # its halves
 local function read(text, missing)
   if #text > 127 then fail(INVALID) end
   text = text:match "^[^\0]*"
@@ -94,8 +96,8 @@ local function read_threshold(options, strategy, text)
   if options.maxlen < 0 then fail "ERR The MAXLEN argument must be >= 0." end
 end
 
--- MAXLEN or MINID at position i.
--- @treturn integer the position of its last word
+--- MAXLEN or MINID at position i.
+---@return integer # the position of its last word
 local function read_strategy(options, words, i)
   if options.strategy then fail(TWICE) end
   local sign = words[i + 2] and words[i + 1]
@@ -136,8 +138,8 @@ local function read_limit(text)
   return limit
 end
 
--- @treturn table options
--- @treturn integer the position after them, and after the ID of XADD
+---@return table # options
+---@return integer # the position after them, and after the ID of XADD
 local function trim_options(words, is_add)
   local options, i = {}, 3
   while words[i] do
@@ -171,6 +173,7 @@ end
 
 -- How many of the first items the options remove.
 local function surplus(items, options)
+  ---@type any
   local n = options.maxlen and math.max(#items - options.maxlen, 0)
     or position(items, options.minid[1], options.minid[2]) - 1
   return options.is_rough and in_nodes(items, n, options.limit) or n
@@ -337,10 +340,10 @@ end
 
 streams.xrange, streams.xrevrange = range(false), range(true)
 
--- The options of XREAD.
--- @treturn integer the position of the first key
--- @treturn integer the number of streams
--- @treturn integer|nil how many items of each
+--- The options of XREAD.
+---@return integer # the position of the first key
+---@return integer # the number of streams
+---@return integer? # how many items of each
 local function read_options(words)
   local count, i = nil, 2
   while words[i]:lower() ~= "streams" do

@@ -133,12 +133,12 @@ end
 -- commands --------------------------------------------------------------------
 
 --- Adds the commands of ranges.
--- @tparam table zsets  the commands
--- @tparam function scores_of  of a key
--- @tparam function remove  removes members of a key
+---@param zsets table the commands
+---@param scores_of function of a key
+---@param remove function removes members of a key
 return function(zsets, scores_of, remove)
-  -- @treturn table members
-  -- @treturn table the scores of all
+  ---@return table # members
+  ---@return table # the scores of all
   local function select(server, words, by, options, is_reverse)
     check(options, by)
     local one, two = words[3], words[4]

@@ -1,25 +1,27 @@
 --- Simulated ZooKeeper servers that replicate transactions, and expire
---  sessions, as the real ones do:
---
---  - Requests that write go to the leader. It decides their order, and commits
---    what most servers have in their logs. Followers apply commits in order.
---  - The leader pings its followers each half tick; their answers name the
---    sessions from which they have heard since the last one. It ends a session
---    at the first tick after the time-out.
---  - A follower that has not heard of the leader for LIMIT ticks drops its
---    clients, and looks for a leader; so does a leader without most servers.
---    Until then each answers what it can alone.
---  - Of those that have followed the last leader, the one with the longest log
---    leads next. All sessions then have their full time again.
---
---  Messages between two servers arrive in order, and not while they are cut
---  off from each other. The fields on_... are called for what happens.
+--- sessions, as the real ones do:
+---
+--- - Requests that write go to the leader. It decides their order, and commits
+---   what most servers have in their logs. Followers apply commits in order.
+--- - The leader pings its followers each half tick; their answers name the
+---   sessions from which they have heard since the last one. It ends a session
+---   at the first tick after the time-out.
+--- - A follower that has not heard of the leader for LIMIT ticks drops its
+---   clients, and looks for a leader; so does a leader without most servers.
+---   Until then each answers what it can alone.
+--- - Of those that have followed the last leader, the one with the longest log
+---   leads next. All sessions then have their full time again.
+---
+--- Messages between two servers arrive in order, and not while they are cut
+--- off from each other. The fields on_... are called for what happens.
 
 local codec = require "rlock.zookeeper.codec"
 local links = require "rlockctl.simulate.link"
 local server = require "rlockctl.simulate.zookeeper.server"
 local tree = require "rlockctl.simulate.zookeeper.tree"
 
+---@class rlockctl.simulate.zookeeper.ensemble
+---@field [any] any
 local ensemble = {}
 ensemble.__index = ensemble
 
@@ -72,7 +74,7 @@ end
 -- clients ---------------------------------------------------------------------
 
 --- The address of all servers.
--- @tparam[opt] string chroot  "/path"; it is made if it is not there
+---@param chroot? string "/path"; it is made if it is not there
 function ensemble:url(chroot)
   local names = {}
   for i, one in ipairs(self) do names[i] = one.name end
@@ -81,9 +83,9 @@ function ensemble:url(chroot)
 end
 
 --- Makes a node, and those above it, unless they are there: not by a
---  transaction, but as if it had always been.
--- @tparam string path
--- @tparam string value
+--- transaction, but as if it had always been.
+---@param path string
+---@param value string
 function ensemble:put(path, value)
   local made = ""
   for part in path:gmatch "/[^/]+" do
@@ -97,7 +99,7 @@ function ensemble:put(path, value)
 end
 
 --- Gives a process connections of frames, as host/uv/frames.lua does.
--- @tparam table host
+---@param host table
 function ensemble:connect(host)
   local function in_trouble() host.troubles = (host.troubles or 0) + 1 end
   function host.frames(options)

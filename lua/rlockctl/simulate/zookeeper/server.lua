@@ -5,6 +5,8 @@
 local codec = require "rlock.zookeeper.codec"
 local tree = require "rlockctl.simulate.zookeeper.tree"
 
+---@class rlockctl.simulate.zookeeper.server
+---@field [any] any
 local server = {}
 server.__index = server
 

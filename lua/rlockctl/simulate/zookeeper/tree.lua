@@ -6,6 +6,8 @@ local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local sorted = require "rlock.util.sorted"
 
+---@class rlockctl.simulate.zookeeper.tree
+---@field [any] any
 local tree = {}
 tree.__index = tree
 
@@ -198,6 +200,7 @@ function tree:apply(txn)
   self.zxid = txn.zxid
   if txn.err then return txn.err, "" end
   self.events = {}
+  ---@type any, any
   local err, reply = write[txn.op](self, txn, codec.reader(txn.body or ""))
   for _, event in ipairs(self.events) do self.on_change(event[1], event[2]) end
   return err, err == 0 and reply or ""
@@ -218,6 +221,7 @@ function tree:read(op, body)
   if not node then
     return errors.NO_NODE, "", op == ops.exists and is_watched and path or nil
   end
+  ---@type any
   local reply = ""
   if op == ops.children then
     local names = sorted(node.children)

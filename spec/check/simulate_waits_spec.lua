@@ -9,13 +9,15 @@ local function stage()
   local lock = { show = function() return 'mutex lock "a"' end,
     record = { name = "a", policy = { name = "mutex" } },
     session = { host = host } }
-  local process = { host = host, clients = {}, tasks = {} }
+  local process = { host = host, clients = {} }
   host.process = process
   local run = { universe = { now = 100 }, processes = { process },
-    patience = 10, granted_at = {}, waits = {} }
+    patience = 10, coming = 0, granted_at = {}, waits = {} }
   local task = { host = host, serial = 1 }
-  run.waits[task] = { task = task, locks = { lock }, show = lock.show,
-    lock = lock, since = 0 }
+  -- The other one sleeps.
+  host.tasks = { [task] = true, [{ host = host, serial = 2 }] = true }
+  run.waits[task] = { task = task, locks = { lock }, what = lock, host = host,
+    since = 0 }
   return run
 end
 

@@ -94,8 +94,94 @@ describe("a simulation", function()
       rlock.spawn(function() assert(lock:lock()) end):join()
       while true do rlock.sleep(1) end]]))
     assert.equal(1, found.status)
-    assert.matches("a task of process %d.1 has ended without unlocking name",
+    assert.matches("a task of process %d.1 has ended without releasing name",
       found.out)
+  end)
+
+  it("finds a permit that its process has not released", function()
+    local found = simulate("--seed", "1", file("permit", [[
+      local client = assert(require("rlock").open())
+      local permits = client:permits "name"
+      assert(permits:set(2))
+      assert(permits:acquire { wait = 1, lease = 1 })
+      assert(permits:acquire { wait = 1 })]]))
+    assert.equal(1, found.status)
+    assert.matches("process %d.1 has ended without releasing name", found.out)
+  end)
+
+  it("finds waits for what cannot come any more", function()
+    for wait, text in pairs {
+      ['client:semaphore("name"):acquire(2)'] =
+        'process %d.1 waits for semaphore "name"',
+      ['client:permits("name"):acquire()'] =
+        'process %d.1 waits for permits "name"',
+      ['client:latch("name"):set(1); client:latch("name"):wait()'] =
+        'process %d.1 waits for latch "name"',
+      [ [[local shared = require("rlock.simulate").shared "first"
+        if shared.is_there then client:semaphore("name"):acquire() end
+        shared.is_there = true
+        rlock.spawn(function() rlock.event():wait() end):join()]] ] =
+        "process %d.1 waits for an event or a task",
+    } do
+      local found = simulate("--seed", "1", "--faults", "none", "--runs", "1",
+        file("waits", ([[
+          local rlock = require "rlock"
+          local client = assert(rlock.open())
+          %s]]):format(wait)))
+      assert.equal(1, found.status, wait)
+      assert.matches(text .. ".*; and no task does anything else, at",
+        found.out)
+    end
+  end)
+
+  it("knows that a callback or another process may end a wait", function()
+    for _, rest in ipairs {
+      -- A leader, until it is lost, and those who want to be the next one.
+      [[local over, hold = rlock.event(), client:lock("name"):hold()
+        hold:on_lost(function() over:set() end)
+        over:wait()]],
+      [[local semaphore = client:semaphore "name"
+        if require("rlock.simulate").shared("first").is_there then
+          semaphore:acquire()
+        else
+          require("rlock.simulate").shared("first").is_there = true
+          rlock.sleep(200)
+          semaphore:release(2)
+        end]],
+    } do
+      local found = simulate("--seed", "1", "--faults", "none", "--runs", "1",
+        file("goes_on", [[
+          local rlock = require "rlock"
+          local client = assert(rlock.open())
+          ]] .. rest))
+      assert.equal(0, found.status, found.out)
+    end
+  end)
+
+  it("finds a cycle with a multi-lock", function()
+    local found = simulate("--seed", "1", "--runs", "50", file("multi", [[
+      local rlock = require "rlock"
+      local client <close> = assert(rlock.open())
+      local a, b = client:lock "a", client:lock "b"
+      for _ = 1, 3 do
+        if math.random() < 0.5 then
+          a:lock()
+          rlock.sleep(0.01)
+          local both = rlock.multi_lock { b, client:lock "c" }
+          both:lock()
+          both:unlock()
+          a:unlock()
+        else
+          b:lock()
+          rlock.sleep(0.01)
+          a:lock()
+          a:unlock()
+          b:unlock()
+        end
+      end]]))
+    assert.equal(1, found.status)
+    assert.matches("process %d.%d waits for multi%-lock of 2 locks", found.out)
+    assert.matches('process %d.%d waits for reentrant lock "a"', found.out)
   end)
 
   it("checks an invariant after each step", function()
@@ -190,13 +276,54 @@ describe("a simulation", function()
     assert.equal(found.out, simulate("--seed", "1", "--log", path).out)
   end)
 
+  it("ends a loop that neither waits nor reads the clock", function()
+    local found = simulate("--seed", "1", file("busy", [[
+      local n = 0
+      while true do n = n + 1 end]]))
+    assert.equal(1, found.status)
+    assert.matches("busy.lua:2: .*a loop neither waits nor reads the clock",
+      found.out)
+  end)
+
+  it("lets no pcall catch os.exit", function()
+    local found = simulate("--seed", "1", "--runs", "3", file("exit", [[
+      pcall(function() xpcall(os.exit, print) end)
+      error "goes on"]]))
+    assert.equal("", found.err)
+    assert.matches("no fault found\n$", found.out)
+  end)
+
+  it("names what makes a run differ from the one before", function()
+    for line, text in pairs {
+      ['for key in pairs { [{}] = 1, [{}] = 2 } do first = first or key end'] =
+        "pairs of a table keyed by objects",
+      ['first = next { a = 1, b = 2 }'] = "next, whose order of keys",
+      ['first = tostring {}'] = "tostring of a table",
+    } do
+      -- The error has the address of a table, through %p.
+      local found = simulate("--seed", "1", file("differs", ([[
+        local first
+        %s
+        error(("%%p"):format({}))]]):format(line)))
+      assert.equal(1, found.status)
+      assert.matches("Likely cause: " .. text .. ".*, at differs.lua:2",
+        found.out)
+    end
+  end)
+
   it("names a command that the simulated server lacks", function()
-    local found = simulate("--seed", "1", file("lack", [[
-      local client <close> = assert(require("rlock").open())
-      client:call("PFADD", "key", "value")]]))
-    assert.equal(3, found.status)
-    assert.matches("simulate: the model of Redis has no command PFADD",
-      found.err)
+    for _, place in ipairs { [[pcall(client.call, client, "PFADD", "key")]],
+      [[require("rlock.simulate").finally(function()
+        require("rlock.simulate").redis("PFADD", "key")
+      end)]]
+    } do
+      local found = simulate("--seed", "1", file("lack", [[
+        local client <close> = assert(require("rlock").open())
+        ]] .. place))
+      assert.equal(3, found.status)
+      assert.equal("rlockctl: simulate: the simulated Redis has no command "
+        .. "PFADD\n", found.err)
+    end
   end)
 
   it("shows a column for each process, and since when it is wrong", function()
@@ -324,7 +451,7 @@ describe("the servers of a simulation", function()
     for name, text in pairs {
       restart = "the server lost its data, which no lock survives",
       evict = "the server evicted a key, which no lock survives",
-      clock = "the server's clock was stepped, which ends leases early",
+      clock = "the server's clock was stepped: leases end early",
     } do
       local found = simulate("--seed", "1", "--runs", "400", "--faults", name,
         program)

@@ -202,22 +202,16 @@ local function print_json(result, command)
   })
 end
 
--- What the model lacks raises through the run.
-local function lacking(cli, message)
-  local lack = message:match "the model of Redis has no command %S+"
-  if not lack then error(message, 0) end
-  cli.complain("simulate: " .. lack)
-  return INCOMPLETE
-end
-
 function simulate.run(cli, operands, chosen)
   local ok, options, program = pcall(function()
     return options_of(chosen), program_of(operands)
   end)
   if not ok then return cli.fault("usage", "simulate: " .. options) end
-  local search = require "rlockctl.simulate.search"
-  local is_whole, result = pcall(search.run, program, options)
-  if not is_whole then return lacking(cli, tostring(result)) end
+  local result = require("rlockctl.simulate.search").run(program, options)
+  if result.lack then
+    cli.complain("simulate: the simulated Redis has no " .. result.lack)
+    return INCOMPLETE
+  end
   if chosen.json then
     print_json(result, command_of(chosen, operands))
   else

@@ -5,6 +5,7 @@
 local order = require "rlockctl.simulate.order"
 local sandbox = require "rlock.script.sandbox"
 local sim = require "rlockctl.model.host"
+local unwind = require "rlock.host.uv.unwind"
 
 local environment = {}
 
@@ -74,6 +75,48 @@ function environment.add_random(env, process)
     return first + math.floor(random() * (last - first + 1))
   end
   function env.math.randomseed() end
+end
+
+-- order -----------------------------------------------------------------------
+
+local OBJECTS = { table = true, ["function"] = true, thread = true,
+  userdata = true }
+
+-- What depends on addresses cannot be made reproducible, but named.
+local function add_order(env, process)
+  local run = process.run
+  function env.pairs(list)
+    return order.pairs(list, function()
+      run:depends_on_addresses "pairs of a table keyed by objects"
+    end)
+  end
+  function env.next(list, key)
+    local following, value = next(list, key)
+    if key == nil and following ~= nil and type(following) ~= "number" then
+      run:depends_on_addresses "next, whose order of keys has no seed"
+    end
+    return following, value
+  end
+  function env.tostring(value)
+    local meta = OBJECTS[type(value)] and debug.getmetatable(value) or nil
+    if OBJECTS[type(value)] and not (meta and (meta.__tostring or meta.__name))
+    then
+      run:depends_on_addresses("tostring of a " .. type(value))
+    end
+    return tostring(value)
+  end
+end
+
+-- os.exit unwinds the task by an error, which the program must not catch.
+local function add_pcall(env, process)
+  local function passed(ok, message, ...)
+    if not ok and process.ending == "exit" and unwind.is(message) then
+      error(message, 0)
+    end
+    return ok, message, ...
+  end
+  function env.pcall(...) return passed(pcall(...)) end
+  function env.xpcall(...) return passed(xpcall(...)) end
 end
 
 -- input and output ------------------------------------------------------------
@@ -204,14 +247,17 @@ function environment.new(process)
   for _, name in ipairs { "os", "io", "math" } do
     env[name] = copy(_G[name])
   end
-  env._G, env.pairs, env.arg = env, order.pairs, process.run.program.arg
+  env._G, env.arg = env, process.run.program.arg
   environment.add_time(env, process)
   environment.add_random(env, process)
+  add_order(env, process)
+  add_pcall(env, process)
   add_files(env, process)
   add_modules(env, process)
   add_assert(env, process)
   -- Server code may use these.
-  for _, name in ipairs { "math", "pairs", "load", "assert" } do
+  for _, name in ipairs { "math", "pairs", "next", "tostring", "pcall",
+    "xpcall", "load", "assert" } do
     sandbox.stand_in(env[name], name)
   end
   return env

@@ -73,14 +73,19 @@ end
 
 --- `pairs` for a user's program: keys that nothing tells apart come in the
 --- order of their addresses.
-function order.pairs(list)
+---@param list table
+---@param on_objects? function called if there are such keys
+function order.pairs(list, on_objects)
   local meta = getmetatable(list)
   if type(list) ~= "table" or meta and meta.__pairs then
     return plain_pairs(list)
   end
   for key in next, list do
     local kind = type(key)
-    if kind == "table" or not RANK[kind] then return next, list, nil end
+    if kind == "table" or not RANK[kind] then
+      if on_objects then on_objects() end
+      return next, list, nil
+    end
   end
   return ordered(list)
 end
@@ -93,7 +98,7 @@ local function collect(what, ...)
 end
 
 --- Calls fn(...) reproducibly; it must not yield.
----@return any ... # what fn returned
+---@return any ... # any ... # what fn returned
 function order.run(fn, ...)
   plain_collect("generational")
   plain_collect("stop")

@@ -52,9 +52,8 @@ plan.known = { "crash", "pause", "late", "servers", "restart", "evict",
 plan.broken = {
   ["restart, empty"] = "the server lost its data, which no lock survives",
   evict = "the server evicted a key, which no lock survives",
-  ["clock, forward"] =
-    "the server's clock was stepped, which ends leases early",
-  ["clock, back"] = "the server's clock was stepped, which ends leases late",
+  ["clock, forward"] = "the server's clock was stepped: leases end early",
+  ["clock, back"] = "the server's clock was stepped: leases end late",
 }
 
 -- The kinds of a group.
@@ -96,10 +95,10 @@ local function duration(lease, random)
 end
 
 --- Makes the plan of a seed.
----@param seed integer
----@param probe table `moments`, `lease`, `sort`: as programs.run returns it
----@param groups table set of the names of groups
----@return table
+---@param seed any integer
+---@param probe any table `moments`, `lease`, `sort`: as programs.run returns it
+---@param groups any table set of the names of groups
+---@return any ... # table
 function plan.make(seed, probe, groups)
   local kinds, list = kinds_of(groups, probe.sort), {}
   if not kinds[1] or not probe.moments[1] then return list end

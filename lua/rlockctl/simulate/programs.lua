@@ -25,6 +25,7 @@ local PATIENCE = 15                     -- seconds that a wait may last, beside
                                         -- two leases
 local LONGEST = 3                       -- times that; then a run ends anyway
 local LEASE = 30                        -- seconds; the watchdog's default
+local STEPS = 20000000                  -- of a loop that never ends
 
 --- Reads the server's data, for an invariant.
 function run:read(...) return servers.read(self, ...) end
@@ -32,16 +33,37 @@ function run:read(...) return servers.read(self, ...) end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
----@param what string its sort: "error", "code", "invariant", "deadlock",
+---@param what any string its sort: "error", "code", "invariant", "deadlock",
 ---  "unlock", "wait", or "rlock": a fault of rlock itself
----@param text string a sentence
----@param at? table `process`, `line`
+---@param text any string a sentence
+---@param at? any table `process`, `line`
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
   if self.broken then text = ("%s (earlier, %s)"):format(text, self.broken) end
   self.fault = { what = what, text = text, time = self.universe.now,
     process = at.process, line = at.line }
+  self.universe.is_over = true
+end
+
+--- Notes the first use of what differs between two runs of a seed.
+---@param what string
+function run:depends_on_addresses(what)
+  if self.cause then return end
+  local level = 2
+  local info
+  repeat
+    level = level + 1
+    info = debug.getinfo(level, "Sl")
+  until not info or self.program.chunks[info.source:match "^@(.*)" or ""]
+  self.cause = ("Likely cause: %s%s"):format(what, info and (", at %s:%d")
+    :format(info.short_src:match "[^/]*$", info.currentline) or "")
+end
+
+--- Ends the run: it cannot go on.
+---@param what string the simulated server lacks, such as "command GEOADD"
+function run:lacks(what)
+  self.lack = self.lack or what
   self.universe.is_over = true
 end
 
@@ -65,13 +87,18 @@ function run:uncaught(own, code, message)
     { process = own.host.label, line = line })
 end
 
--- Calls fn with each grant that a client holds, and the lock's name, until fn
--- returns true; returns that name.
+-- Calls fn with each grant that a client holds, and each permit without a lease
+-- of its own, until fn returns true; returns the name of that one.
 local function held_by(client, fn)
   for _, kind in next, client.session.kinds do
     for name, record in next, kind.records do
       for _, granted in next, record.grants do
         if granted.holds[1] and granted.state ~= "lost" and fn(granted) then
+          return name
+        end
+      end
+      for _, permit in next, record.taken or {} do
+        if permit.watched and permit.state ~= "lost" and fn(permit) then
           return name
         end
       end
@@ -88,7 +115,7 @@ function run:ending(own)
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do
     local name = not client.session.is_closed and held_by(client, is_any)
     if name then
-      self:found("unlock", ("process %s has ended without unlocking %s")
+      self:found("unlock", ("process %s has ended without releasing %s")
         :format(own.host.label, name), { process = own.host.label })
     end
   end
@@ -114,7 +141,11 @@ end
 
 --- Looks after each step from now on.
 function run:watch_invariants()
+  if self.is_watched then return end
+  self.is_watched = true
+  local former = self.universe.on_resumed
   self.universe.on_resumed = function()
+    if former then former() end
     check_always(self)
     if self.steps then note_breach(self) end
   end
@@ -183,6 +214,22 @@ local function schedule(self)
   end
 end
 
+-- A loop that neither waits nor reads the clock would never end. Looks for one
+-- in the probe only: a hook costs a tenth of the speed.
+local function end_busy_loops(universe)
+  local resumes, seen = 0, nil
+  function universe.on_resumed() resumes = resumes + 1 end
+  function universe.hook(co)
+    debug.sethook(co, function()
+      local mark = ("%d %.6f"):format(resumes, universe.now)
+      if mark == seen then
+        error("a loop neither waits nor reads the clock", 2)
+      end
+      seen = mark
+    end, "", STEPS)
+  end
+end
+
 -- running ---------------------------------------------------------------------
 
 local function collect(self)
@@ -205,7 +252,7 @@ local function look_for_abandoned(self)
       local name = held_by(client, is_twice)
       if name then
         return self:found("unlock", ("a task of process %s has ended without "
-          .. "unlocking %s"):format(own.host.label, name),
+          .. "releasing %s"):format(own.host.label, name),
           { process = own.host.label })
       end
     end
@@ -220,12 +267,8 @@ local function look(self)
   look_for_abandoned(self)
   local before = now - self.patience
   if before >= self.calm_at then
-    ---@type any, any, any
-    local what, text, wait = waits.endless(self, before)
-    if what then
-      return self:found(what, text,
-        { process = wait.lock.session.host.label })
-    end
+    local what, text, host = waits.endless(self, before)
+    if what then return self:found(what, text, { process = host.label }) end
   end
   local ends = math.max(self.span, self.calm_at)
   if now >= ends and (not waits.any(self, ends)
@@ -245,6 +288,7 @@ local function new(program, seed, options)
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {}, moments = {}, lease = 0,
   }, run)
+  function self.network.on_lack(_, what) self:lacks(what) end
   self.invariants = invariants.new(self)
   self.patience = 2 * (options.lease or LEASE) + PATIENCE
   self.calm_at = plans.ends(self.plan) + RESTART
@@ -254,6 +298,7 @@ end
 local function simulate(program, seed, options)
   local self = new(program, seed, options)
   local universe = self.universe
+  if options.is_probe or options.has_loop then end_busy_loops(universe) end
   schedule(self)
   if self.steps then self:watch_invariants() end
   for number = 1, options.processes do start(self, number, 1) end
@@ -261,7 +306,7 @@ local function simulate(program, seed, options)
     universe:run(universe.now + LOOK)
     if not universe.is_over then look(self) end
   end
-  if not self.fault then check_end(self) end
+  if not self.fault and not self.lack then check_end(self) end
   return self
 end
 
@@ -279,8 +324,10 @@ table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 ---  `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
 ---  servers.lua, with their number of `replicas`; `data`: name -> value
 ---@return table # the run: `fault` = { what, text, time, process, line } or
----  nil; `codes`, of rlock, that were not caught, with their counts; `steps`;
----  `log`; `sort`, of its servers; of a probe `moments` and `lease`
+---  nil; `lack`: what the simulated server lacks, or nil; `cause`: a sentence,
+---  why another run of the seed may differ, or nil; `codes`, of rlock, that
+---  were not caught, with their counts; `steps`; `log`; `sort`, of its servers;
+---  of a probe `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

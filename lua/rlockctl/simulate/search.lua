@@ -30,6 +30,7 @@ local function explain(program, result, options)
   result.shown = programs.run(program, seed, with(options,
     { plan = few, steps = true, log = true }))
   if not result.shown.fault then result.is_reproducible = false end
+  result.cause = not result.is_reproducible and found.cause or nil
 end
 
 local function count(result, run)
@@ -43,23 +44,27 @@ end
 ---@param program table of programs.run
 ---@param options table `processes`, `span`, `strict`; `seed`, the first;
 ---  `groups`, a set of names of plan.groups; `is_over(result)`: stop?
----@return table # `runs`; `codes`; with a fault also `seed`; `run`, in which it
----  was found; `shown`, the run with the few faults that are needed and with
----  steps; `is_reproducible`
+---@return table # `runs`; `codes`; `lack`, for which it has ended: what the
+---  simulated server lacks, such as "command GEOADD"; with a fault also `seed`;
+---  `run`, in which it was found; `shown`, the run with the few faults that are
+---  needed and with steps; `is_reproducible`; `cause`: a sentence, why it is
+---  not, if known
 function search.run(program, options)
   local result = { runs = 0, codes = {} }
   local function try(seed, more)
     local run = programs.run(program, seed, with(options, more))
     count(result, run)
-    if run.fault then
+    result.lack = run.lack
+    if run.fault and not run.lack then
       result.seed, result.run = seed, run
-      explain(program, result, with(options, { lease = more.lease }))
+      explain(program, result, with(options,
+        { lease = more.lease, has_loop = more.is_probe }))
     end
     return run
   end
   local probe = try(PROBE, { is_probe = true })
   local seed = options.seed
-  while not result.run and not options.is_over(result) do
+  while not result.run and not result.lack and not options.is_over(result) do
     try(seed, { lease = probe.lease,
       plan = plans.make(seed, probe, options.groups) })
     seed = seed + 1

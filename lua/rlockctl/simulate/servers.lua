@@ -5,8 +5,9 @@
 
 local clusters = require "rlockctl.simulate.cluster"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
-local link = require "rlockctl.simulate.link"
 local sentinels = require "rlockctl.simulate.sentinels"
+
+local values = require "rlockctl.model.lua51.values"
 
 local servers = {}
 
@@ -28,13 +29,7 @@ end
 local make = {}                         -- sort -> function(run)
 
 -- Every URL leads to the one server.
-function make.redis(run)
-  local server = add(run, "redis")
-  function run.universe.connect(host, options)
-    options.host = options.host or options.path
-    return link.connect(run.network:route(host, server), options)
-  end
-end
+function make.redis(run) run.network:lead_to(add(run, "redis")) end
 
 function make.sentinel(run)
   add(run, "redis")
@@ -95,7 +90,9 @@ function servers.read(run, ...)
   end
   local server = server_of(run, words[2] or "")
   server:tick()
-  return seen(server.redis:call(words))
+  local ok, reply = pcall(server.redis.call, server.redis, words)
+  if ok then return seen(reply) end
+  run:lacks(values.lack_of(reply) or error(reply, 0))
 end
 
 -- choosing --------------------------------------------------------------------

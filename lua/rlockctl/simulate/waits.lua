@@ -6,26 +6,56 @@ local holders = require "rlockctl.simulate.holders"
 
 local waits = {}
 
--- Records who waits without a bound.
-local function recording(take)
-  return function(self, wait, lease, hold)
-    local host = self.session.host
-    local task = wait == math.huge and host.process and host.current()
-    if not task then return take(self, wait, lease, hold) end
-    local list = host.process.run.waits
-    list[task] = { task = task, lock = self, since = host.universe.now }
-    local ok, code, detail = take(self, wait, lease, hold)
-    list[task] = nil
-    return ok, code, detail
+-- recording -------------------------------------------------------------------
+
+-- Calls fn(...), and records that the running task waits until it returns.
+-- `locks`: one of these has to be released.
+local function recorded(self, locks, fn, ...)
+  local host = self.session.host
+  local task = host.process and host.current()
+  if not task then return fn(...) end
+  local list = host.process.run.waits
+  local outer = list[task]
+  list[task] = { task = task, what = self, locks = locks, host = host,
+    since = host.universe.now }
+  local ok, code, detail = fn(...)
+  list[task] = outer
+  return ok, code, detail
+end
+
+local function taking(locks_of)
+  return function(take)
+    return function(self, wait, ...)
+      if wait ~= math.huge then return take(self, wait, ...) end
+      return recorded(self, locks_of(self), take, self, wait, ...)
+    end
+  end
+end
+
+local function members(lock) return lock.members end
+
+local function calling(start)
+  return function(call, waiter, since, wait_deadline, ms)
+    if not call.counter or wait_deadline ~= math.huge then
+      return start(call, waiter, since, wait_deadline, ms)
+    end
+    return recorded(call, {}, start, call, waiter, since, wait_deadline, ms)
   end
 end
 
 --- What a run replaces, see patch.lua.
-waits.patches = { { "rlock.lock.lock", "take", recording } }
+waits.patches = {
+  { "rlock.lock.lock", "take", taking(function(lock) return { lock } end) },
+  { "rlock.several.multi", "take", taking(members) },
+  { "rlock.several.quorum", "take", taking(members) },
+  { "rlock.lock.waiting", "start", calling },
+}
 
--- The holders of a lock, also in other processes: tasks, with their process.
-local function holders_of(run, wanted)
-  local list = {}
+-- holders ---------------------------------------------------------------------
+
+-- Adds the holders of a lock, also in other processes: tasks, with their
+-- process.
+local function add_holders(list, run, wanted)
   for _, process in ipairs(run.processes) do
     for _, client in ipairs(process.host.is_dead and {} or process.clients) do
       for _, kind in next, client.session.kinds do
@@ -38,23 +68,28 @@ local function holders_of(run, wanted)
       end
     end
   end
-  return list
+end
+
+-- The first holder of what a wait needs, or nil.
+local function holder_of(run, wait)
+  local list = {}
+  for _, lock in ipairs(wait.locks) do add_holders(list, run, lock) end
+  return list[1]
 end
 
 local function name_of(wait)
-  return ("process %s waits for %s"):format(wait.lock.session.host.label,
-    wait.lock:show())
+  return ("process %s waits for %s"):format(wait.host.label, wait.what:show())
 end
 
 --- Follows the waits from one to the next holder.
----@return string? # what is wrong; nil: the holder may release
----@return string? # its sentence
----@return table? # the last wait
+---@return any # string? # what is wrong; nil: the holder may release
+---@return any # string? # its sentence
+---@return any ... # table? # the last wait
 local function follow(run, wait)
   local seen, texts = {}, {}
-  while wait and not seen[wait] do
+  while wait and wait.locks[1] and not seen[wait] do
     seen[wait], texts[#texts + 1] = true, name_of(wait)
-    local holder = holders_of(run, wait.lock)[1]
+    local holder = holder_of(run, wait)
     if not holder then
       texts[#texts] = texts[#texts] .. ", which nobody holds"
       return "wait", table.concat(texts, "; "), wait
@@ -65,16 +100,103 @@ local function follow(run, wait)
     end
     wait = run.waits[holder.task]
   end
-  if wait then return "deadlock", table.concat(texts, "; "), wait end
+  if wait and seen[wait] then
+    return "deadlock", table.concat(texts, "; "), wait
+  end
 end
+
+-- When what a wait needs was last granted to anybody, or -1.
+local function granted_at(run, wait)
+  local last = -1
+  for _, lock in ipairs(wait.locks) do
+    last = math.max(last, holders.granted_at(run, lock))
+  end
+  return last
+end
+
+-- processes -------------------------------------------------------------------
+
+local function runs(process)
+  return not process.host.is_dead and not process.ending
+end
+
+local function holds_anything(process)
+  for _, client in ipairs(process.clients) do
+    if client.session.watchdog:is_needed() then return true end
+  end
+  return false
+end
+
+-- Does a task wait for an event, or for the end of a task, without a bound?
+local function is_parked(task)
+  local event = task.wait_of
+  return event and event.pause and not event.deadline and not event.is_delayed
+end
+
+-- The tasks of the program that have not ended, in the order of their start.
+local function tasks_of(host)
+  local list = {}
+  for task in next, host.tasks do
+    if not task.is_daemon then list[#list + 1] = task end
+  end
+  table.sort(list, function(a, b) return a.serial < b.serial end)
+  return list
+end
+
+--- What each task of a process waits for; nil if one does something else, or if
+--- a callback of a hold may wake one.
+---@return table # texts, which may have duplicates
+---@return string # tells this state apart from others
+local function all_waiting(run, process)
+  local texts, marks, parked = {}, {}, false
+  local tasks = tasks_of(process.host)
+  for i, task in ipairs(tasks) do
+    local wait = run.waits[task]
+    if wait then
+      texts[#texts + 1] = name_of(wait)
+    elseif is_parked(task) then
+      parked = true
+    else
+      return nil
+    end
+    marks[i] = ("%d:%s"):format(task.serial,
+      wait and wait.since or task.wait_of.serial)
+  end
+  if not tasks[1] or parked and holds_anything(process) then return nil end
+  if not texts[1] then
+    texts[1] = ("process %s waits for an event or a task"):format(
+      process.host.label)
+  end
+  return texts, table.concat(marks, " ")
+end
+
+--- As `follow`, of all processes: nothing goes on in any of them.
+---@return string? # the sentence
+---@return string # a mark, as that of all_waiting
+---@return table # the first process
+local function standstill(run)
+  if run.coming > 0 then return nil end
+  local texts, marks, first = {}, {}, nil
+  for _, process in ipairs(run.processes) do
+    if runs(process) then
+      local its, mark = all_waiting(run, process)
+      if not its then return nil end
+      table.move(its, 1, #its, #texts + 1, texts)
+      marks[#marks + 1], first = mark, first or process
+    end
+  end
+  if not first then return nil end
+  return table.concat(texts, "; ") .. "; and no task does anything else",
+    table.concat(marks, " "), first
+end
+
+-- looking ---------------------------------------------------------------------
 
 -- The waits that have begun before a time, of processes that run; sorted.
 local function old_ones(run, before)
   local list = {}
   for _, wait in next, run.waits do
-    local host = wait.task.host
-    if wait.since <= before and not host.is_dead and not host.process.ending
-    then
+    if wait.since <= before and wait.locks[1] and runs(wait.host.process) then
       list[#list + 1] = wait
     end
   end
@@ -82,30 +204,45 @@ local function old_ones(run, before)
   return list
 end
 
+-- Has nothing gone on for as long as waits may last?
+local function look_at_all(run)
+  local text, mark, first = standstill(run)
+  local now, still = run.universe.now, run.still
+  if not text then
+    run.still = nil
+  elseif not still or still.mark ~= mark then
+    run.still = { mark = mark, since = now }
+  elseif now - still.since >= run.patience then
+    return "wait", text, first.host
+  end
+end
+
 --- Looks for a wait without an end. A cycle never ends; anything else must be
---- seen at each look for as long as waits may last, while the lock is granted
---- to nobody: a release or a grant may be under way, and a hold may begin and
---- end between two looks.
+--- seen at each look for as long as waits may last, while nobody gets the
+--- lock: a release or a grant may be under way, and a hold may begin and end
+--- between two looks.
 ---@param run table of programs.lua
 ---@param before number only waits that have begun before this time
 ---@return string? # the sort of the fault
----@return string? # its sentence
----@return table? # the wait
+---@return string # its sentence
+---@return table # the host of the process that waits
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do
     ---@type any, any, any
     local what, text, last = follow(run, wait)
     if text ~= wait.text then wait.text, wait.seen = text, now end
-    local since = what and math.max(wait.seen,
-      holders.granted_at(run, last.lock))
+    local since = what and math.max(wait.seen, granted_at(run, last))
     if what == "deadlock" or what and now - since >= run.patience then
-      return what, text, wait
+      return what, text, wait.host
     end
   end
+  return look_at_all(run)
 end
 
---- Does a process wait since a time before this one?
-function waits.any(run, before) return old_ones(run, before)[1] ~= nil end
+--- Does a process wait since a time before this one, or each of them?
+function waits.any(run, before)
+  return old_ones(run, before)[1] ~= nil or run.still ~= nil
+end
 
 return waits

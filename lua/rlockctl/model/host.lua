@@ -39,9 +39,9 @@ local function hash(text)
 end
 
 --- A stream of random numbers, independent of others (xorshift64*).
----@param seed any integer
----@param name any string of the stream
----@return any ... # function # returns a number in [0,1)
+---@param seed integer
+---@param name string of the stream
+---@return function # returns a number in [0,1)
 function sim.stream(seed, name)
   local x = hash(("%d %s"):format(seed, name))
   if x == 0 then x = 88675123 end
@@ -76,8 +76,8 @@ Universe.__index = Universe
 
 Universe.stream = sim.stream
 
----@param seed any integer
----@return any # table # universe: `now`, seconds of true time; `random`;
+---@param seed integer
+---@return table # universe: `now`, seconds of true time; `random`;
 ---  `connect`, to be set: function(host, options) -> connection
 ---@return rlock.failure? code
 ---@return string? detail
@@ -90,8 +90,8 @@ end
 
 --- Schedules an item at a point of true time. The array part of the universe
 --- has the scheduled items, the next one last: most are due soon, so few move.
----@param deadline any number
----@param item any table must not be scheduled already; has a `deadline` while
+---@param deadline number
+---@param item table must not be scheduled already; has a `deadline` while
 ---  it is
 function Universe:at(deadline, item)
   local n = self.n
@@ -117,7 +117,7 @@ function Universe:cancel(item)
 end
 
 --- Calls fn after some seconds of true time.
----@return any ... # table # an item
+---@return table # an item
 function Universe:after(seconds, fn)
   local item = { fire = fn }
   self:at(self.now + seconds, item)
@@ -196,7 +196,7 @@ local function loop(self, deadline)
 end
 
 --- Ends the programs whose tasks wait, although no items are left.
----@return any ... # boolean # whether there are any
+---@return boolean # whether there are any
 local function end_stuck(self)
   local found = false
   for _, host in ipairs(self.hosts) do
@@ -208,7 +208,7 @@ end
 --- Runs until a point of true time, until no items are left, or until something
 --- sets `is_over`. Calls `on_resumed(host)` after each step of a task, if that
 --- is set.
----@param deadline any number
+---@param deadline number
 function Universe:run(deadline)
   repeat
     loop(self, deadline)
@@ -404,7 +404,7 @@ local function add_calls(host)
     local task = host.running or host.current()
     return task.unwinding and unwind.take(task)
   end
-  ---@param call any table gets `task`; cancelling the task calls call:abandon()
+  ---@param call table gets `task`; cancelling the task calls call:abandon()
   function host.wait_for(call)
     local task = host.current()
     call.task, task.wait_of = task, call
@@ -446,17 +446,17 @@ local function add_program(host, universe)
   end
 
   --- Starts the program: as `run` of host/uv.lua, but returns at once.
-  ---@param over any function is called with the results of `run`, outside of
+  ---@param over function is called with the results of `run`, outside of
   ---  any task
-  ---@param fn any function
+  ---@param fn function
   function host.start(over, fn, ...)
     program = { over = over, main = host.spawn(fn, ...) }
   end
 
   --- Cancels all tasks of the program, which is over when they have ended.
-  ---@param status any integer
-  ---@param message? any string
-  ---@return any ... # boolean # false if it ends already
+  ---@param status integer
+  ---@param message? string
+  ---@return boolean # false if it ends already
   function host.stop(status, message)
     if not program or program.status then return false end
     program.status, program.message, host.is_ending = status, message, true
@@ -542,9 +542,9 @@ local function add_clock(host, universe, offset)
 end
 
 --- Adds a process.
----@param options any table name; speed (of its clock, 1 is true time) and
+---@param options table name; speed (of its clock, 1 is true time) and
 ---  offset (seconds)
----@return any ... # table # a host; `tasks` has those that have not ended,
+---@return table # a host; `tasks` has those that have not ended,
 ---  `alive` is the number of those that are no daemons; `faults` collects
 ---  errors that they did not catch, unless the process has a program
 function Universe:host(options)
@@ -593,8 +593,8 @@ local function resume_process(self, host)
 end
 
 --- Stalls a process, as SIGSTOP or a garbage collection does.
----@param host any table
----@param seconds any number
+---@param host table
+---@param seconds number
 function Universe:stall(host, seconds)
   host.stalls_until = math.max(host.stalls_until, self.now + seconds)
   self:after(host.stalls_until - self.now, function()

@@ -95,10 +95,10 @@ local function duration(lease, random)
 end
 
 --- Makes the plan of a seed.
----@param seed any integer
----@param probe any table `moments`, `lease`, `sort`: as programs.run returns it
----@param groups any table set of the names of groups
----@return any ... # table
+---@param seed integer
+---@param probe table `moments`, `lease`, `sort`: as programs.run returns it
+---@param groups table set of the names of groups
+---@return table
 function plan.make(seed, probe, groups)
   local kinds, list = kinds_of(groups, probe.sort), {}
   if not kinds[1] or not probe.moments[1] then return list end

@@ -33,10 +33,10 @@ function run:read(...) return servers.read(self, ...) end
 -- faults of the program -------------------------------------------------------
 
 --- Ends the run with a fault.
----@param what any string its sort: "error", "code", "invariant", "deadlock",
+---@param what string its sort: "error", "code", "invariant", "deadlock",
 ---  "unlock", "wait", or "rlock": a fault of rlock itself
----@param text any string a sentence
----@param at? any table `process`, `line`
+---@param text string a sentence
+---@param at? table `process`, `line`
 function run:found(what, text, at)
   if self.fault then return end
   at = at or {}
@@ -267,6 +267,7 @@ local function look(self)
   look_for_abandoned(self)
   local before = now - self.patience
   if before >= self.calm_at then
+    ---@type any, any, any
     local what, text, host = waits.endless(self, before)
     if what then return self:found(what, text, { process = host.label }) end
   end

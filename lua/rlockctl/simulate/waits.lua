@@ -82,9 +82,9 @@ local function name_of(wait)
 end
 
 --- Follows the waits from one to the next holder.
----@return any # string? # what is wrong; nil: the holder may release
----@return any # string? # its sentence
----@return any ... # table? # the last wait
+---@return string? # what is wrong; nil: the holder may release
+---@return string? # its sentence
+---@return table? # the last wait
 local function follow(run, wait)
   local seen, texts = {}, {}
   while wait and wait.locks[1] and not seen[wait] do
@@ -145,8 +145,8 @@ end
 
 --- What each task of a process waits for; nil if one does something else, or if
 --- a callback of a hold may wake one.
----@return table # texts, which may have duplicates
----@return string # tells this state apart from others
+---@return table? # texts, which may have duplicates
+---@return string? # tells this state apart from others
 local function all_waiting(run, process)
   local texts, marks, parked = {}, {}, false
   local tasks = tasks_of(process.host)
@@ -172,8 +172,8 @@ end
 
 --- As `follow`, of all processes: nothing goes on in any of them.
 ---@return string? # the sentence
----@return string # a mark, as that of all_waiting
----@return table # the first process
+---@return string? # a mark, as that of all_waiting
+---@return table? # the first process
 local function standstill(run)
   if run.coming > 0 then return nil end
   local texts, marks, first = {}, {}, nil
@@ -206,6 +206,7 @@ end
 
 -- Has nothing gone on for as long as waits may last?
 local function look_at_all(run)
+  ---@type any, any, any
   local text, mark, first = standstill(run)
   local now, still = run.universe.now, run.still
   if not text then
@@ -224,8 +225,8 @@ end
 ---@param run table of programs.lua
 ---@param before number only waits that have begun before this time
 ---@return string? # the sort of the fault
----@return string # its sentence
----@return table # the host of the process that waits
+---@return string? # its sentence
+---@return table? # the host of the process that waits
 function waits.endless(run, before)
   local now = run.universe.now
   for _, wait in ipairs(old_ones(run, before)) do

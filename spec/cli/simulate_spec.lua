@@ -272,7 +272,7 @@ describe("a simulation", function()
       while os.clock() < from + 1 do end
       error "the end"]])
     local found = simulate("--seed", "1", "--log", path)
-    assert.matches("1\t1\ttrue\t%d\n", found.out)
+    assert.matches("> 1 1 true %d\n", found.out)
     assert.equal(found.out, simulate("--seed", "1", "--log", path).out)
   end)
 
@@ -324,6 +324,49 @@ describe("a simulation", function()
       assert.equal("rlockctl: simulate: the simulated Redis has no command "
         .. "PFADD\n", found.err)
     end
+  end)
+
+  it("shows a column for each process, and since when it is wrong", function()
+    local found = simulate("--seed", "1", "--runs", "200", "--processes", "2",
+      "--log", file("columns", [[
+      local rlock = require "rlock"
+      local simulate = require "rlock.simulate"
+      local shared = simulate.shared "one"
+      simulate.finally(function()
+        assert(not shared.is_wrong, "it went wrong")
+      end)
+      local client <close> = assert(rlock.open())
+      local lock = client:lock "name"
+      assert(lock:lock { wait = 100 })
+      print "inside"
+      client:call("SET", "key", "a text")
+      shared.is_wrong = true
+      rlock.sleep(0.1)
+      client:call("GET", "key")
+      assert(lock:unlock())]]))
+    assert.equal(1, found.status)
+    assert.matches("^seconds    process 1 +process 2\n", found.out)
+    assert.matches("\n[%d.]+ +9 lock name %.%.%.\n", found.out)
+    assert.matches("\n[%d.]+ +9 lock name = true\n[%d.]+ +> inside\n"
+      .. "[%d.]+ +11 SET key a text = OK\n", found.out)
+    assert.matches("\ncolumns.lua:4: .*it went wrong, at 0.0%d+ s; since "
+      .. "process %d.1, columns.lua:11: SET key a text = OK\n", found.out)
+  end)
+
+  it("is one object for machines", function()
+    local program = file("object", [[
+      local client <close> = assert(require("rlock").open())
+      client:call("RPUSH", "list", 1, 2, 3, 4)
+      client:call("LRANGE", "list", 0, -1)
+      error "the end"]])
+    local found = simulate("--seed", "1", "--json", program)
+    assert.equal(1, found.status)
+    assert.matches('"line":"object.lua:4"', found.out, 1, true)
+    assert.matches('"result":"{1, 2, 3, ...}"', found.out, 1, true)
+    assert.matches('"command":"rlockctl simulate --seed 0 ' .. program .. '"',
+      found.out, 1, true)
+    assert.matches('"reproducible":true', found.out, 1, true)
+    assert.matches("^{[^\n]*}\n$", found.out)
   end)
 
   it("refuses wrong options", function()

@@ -3,6 +3,7 @@
 
 return {
   "README.md", "examples/README.md", "examples/monitoring/README.md",
+  "examples/simulate/README.md",
   "lua/resty/README.md", "lua/rlock/README.md", "lua/rlock/policy/README.md",
   "lua/rlock/recipes/README.md", "lua/rlock/redis/README.md",
   "lua/rlock/several/README.md",

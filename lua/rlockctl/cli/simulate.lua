@@ -26,7 +26,7 @@ An error code of rlock that ends a process, as assert(lock:unlock()) does with
 
   --processes N   how many processes; default 3
   --runs N        at most so many runs
-  --for DUR       at most so much processor time; default 10s
+  --for DUR       at most so much processor time; default, without --runs: 10s
   --span DUR      virtual time after which a program that loops is stopped;
                   default 30s
   --seed N        the first seed; only this one, without --runs and --for
@@ -137,8 +137,8 @@ end
 local function stopper(chosen)
   local host = require "rlock.host.uv"
   local runs = number(chosen, "runs", nil, 1)
-  local limit = seconds(chosen.time, "--for", TIME)
   if chosen.seed and not runs and not chosen.time then runs = 1 end
+  local limit = seconds(chosen.time, "--for", runs and math.huge or TIME)
   local began, shown = os.clock(), host.now()
   local is_terminal = host.is_terminal(2)
   return function(result)
@@ -192,12 +192,13 @@ end
 
 -- the command -----------------------------------------------------------------
 
-local function print_json(result)
-  local fault, shown = result.run and result.run.fault, result.shown
+local function print_json(result, command)
+  local fault, shown = result.run and result.run.fault, result.shown or {}
   print(require "rlockctl.cli.json" {
     runs = result.runs, codes = result.codes, seed = result.seed,
-    fault = shown and shown.fault or fault, steps = shown and shown.steps,
-    reproducible = result.is_reproducible,
+    fault = shown.fault or fault, steps = shown.steps, log = shown.log,
+    reproducible = result.is_reproducible, cause = result.cause,
+    command = result.seed and command:format(result.seed),
   })
 end
 
@@ -212,9 +213,9 @@ function simulate.run(cli, operands, chosen)
     return INCOMPLETE
   end
   if chosen.json then
-    print_json(result)
+    print_json(result, command_of(chosen, operands))
   else
-    require("rlockctl.simulate.report").print(result,
+    require("rlockctl.simulate.report").print(result, program.path,
       command_of(chosen, operands), chosen.prints)
   end
   return result.run and 1 or 0

@@ -128,7 +128,16 @@ local function broken(self, message, entry)
 end
 
 local function check_always(self) broken(self, self.invariants:check()) end
-local function check_end(self) broken(self, self.invariants:check_end()) end
+local function check_end(self)
+  broken(self, self.invariants:check_end())
+  if self.fault then self.fault.since = self.broken_at end
+end
+
+-- Notes since when the invariants of the end do not hold.
+local function note_breach(self)
+  local is_broken = self.invariants:check_end()
+  self.broken_at = is_broken and (self.broken_at or self.universe.now) or nil
+end
 
 --- Looks after each step from now on.
 function run:watch_invariants()
@@ -138,6 +147,7 @@ function run:watch_invariants()
   self.universe.on_resumed = function()
     if former then former() end
     check_always(self)
+    if self.steps then note_breach(self) end
   end
 end
 
@@ -175,7 +185,8 @@ end
 function run:printed(own, text, is_error)
   if not self.log then return end
   self.log[#self.log + 1] = { time = self.universe.now,
-    process = own.host.label, text = text, is_error = is_error }
+    after = self.steps and #self.steps, process = own.host.label, text = text,
+    is_error = is_error }
 end
 
 -- faults ----------------------------------------------------------------------
@@ -289,6 +300,7 @@ local function simulate(program, seed, options)
   local universe = self.universe
   if options.is_probe or options.has_loop then end_busy_loops(universe) end
   schedule(self)
+  if self.steps then self:watch_invariants() end
   for number = 1, options.processes do start(self, number, 1) end
   while not universe.is_over do
     universe:run(universe.now + LOOK)

@@ -1,12 +1,150 @@
---- What a search has found, as text.
+--- What a search has found, as text: a row for each moment, with a column for
+--  each process and one for the servers, and what it comes to.
+
+local sorted = require "rlock.util.sorted"
 
 local report = {}
 
+local TIME = 11                         -- width of the first column
+local WIDTH, NARROWEST = 80, 24         -- of a row; of the other columns
+local SERVERS = "servers"
+
+-- events ----------------------------------------------------------------------
+
+-- Leaves out the name of the program itself.
+local function place_of(line, name)
+  local file, number = (line or ""):match "^(.*):(%d+)$"
+  if not file then return "" end
+  return (file == name and number or line) .. " "
+end
+
+-- `number` orders events of the same time.
+local function add(list, entry, number, time, text)
+  list[#list + 1] = { time = time, text = text, number = number,
+    column = entry.process and entry.process:match "^%d+" or SERVERS }
+  return list[#list]
+end
+
+-- A step that takes time is an event when it begins, and one when it ends.
+local function events_of(shown, name, has_log)
+  local list = {}
+  for i, step in ipairs(shown.steps) do
+    local text = place_of(step.line, name) .. step.what
+    local first = add(list, step, i, step.time, text)
+    if step.result then
+      first.last = add(list, step, i + 0.1, step.ended,
+        text .. " = " .. step.result)
+    elseif step.is_call then
+      first.text = text .. " ..."
+    end
+  end
+  for _, entry in ipairs(has_log and shown.log or {}) do
+    add(list, entry, entry.after + 0.5, entry.time, "> " .. entry.text)
+  end
+  table.sort(list, function(a, b)
+    if a.time ~= b.time then return a.time < b.time end
+    return a.number < b.number
+  end)
+  return list
+end
+
+-- Drops the beginnings that their ends follow at once.
+local function joined(list)
+  local rest = {}
+  for i, event in ipairs(list) do
+    if not event.last then
+      rest[#rest + 1] = event
+    elseif list[i + 1] ~= event.last then
+      event.text = event.text .. " ..."
+      rest[#rest + 1] = event
+    end
+  end
+  return rest
+end
+
+-- rows ------------------------------------------------------------------------
+
+-- The lines of a cell.
+local function wrapped(text, width)
+  local lines, line = {}, ""
+  for word in text:gmatch "%S+" do
+    if line ~= "" and #line + 1 + #word > width then
+      lines[#lines + 1], line = line, "   "
+    end
+    line = line == "" and word or line .. " " .. word
+  end
+  lines[#lines + 1] = line
+  return lines
+end
+
+local function columns_of(list)
+  local found = {}
+  for _, event in ipairs(list) do found[event.column] = true end
+  return sorted(found)                  -- the servers come last
+end
+
+local function header(columns, width)
+  local words = { ("%-" .. TIME .. "s"):format "seconds" }
+  for i, column in ipairs(columns) do
+    words[i + 1] = ("%-" .. width .. "s"):format(column == SERVERS and column
+      or "process " .. column)
+  end
+  return (table.concat(words):gsub("%s+$", ""))
+end
+
+--- The rows of a run that was recorded.
+-- @tparam table shown of search.run
+-- @tparam string path of the program
+-- @tparam boolean has_log whether to show what the program has printed
+-- @treturn table lines
+function report.rows(shown, path, has_log)
+  local list = joined(events_of(shown, path:match "[^/]*$", has_log))
+  local columns, places = columns_of(list), {}
+  local width = math.max(NARROWEST, (WIDTH - TIME) // #columns)
+  for i, column in ipairs(columns) do
+    places[column] = (" "):rep(width * (i - 1))
+  end
+  local lines = { header(columns, width) }
+  for _, event in ipairs(list) do
+    for i, text in ipairs(wrapped(event.text, width - 2)) do
+      lines[#lines + 1] = ("%-" .. TIME .. "s%s%s"):format(i == 1
+        and ("%.6f"):format(event.time) or "", places[event.column], text)
+    end
+  end
+  return lines
+end
+
+-- the end ---------------------------------------------------------------------
+
+-- The step since which it is wrong: of tasks that wait for each other, the last
+-- one that waits; else the last one until the fault, or until an invariant of
+-- the end was broken.
+local function step_of(shown, fault)
+  local since, found = fault.since or fault.time, nil
+  for _, step in ipairs(shown.steps) do
+    local at = step.ended or step.is_call and math.huge or step.time
+    if fault.what == "deadlock" then
+      if at == math.huge then found = step end
+    elseif step.line and at <= since and (not found or at >= found.at) then
+      found = { at = at, line = step.line, what = step.what,
+        process = step.process, result = step.result }
+    end
+  end
+  return found
+end
+
+-- What is wrong, where, and since which step.
+local function sentence(shown, fault)
+  local step, line = step_of(shown, fault), fault.line
+  local since = step and ("; since process %s, %s: %s%s"):format(step.process,
+    step.line, step.what, step.result and " = " .. step.result or "")
+  return ("%s%s, at %.6f s%s"):format(line and line .. ": " or "", fault.text,
+    fault.since or fault.time, since or "")
+end
+
 local function summary(result)
-  local parts, names = {}, {}
-  for code in pairs(result.codes) do names[#names + 1] = code end
-  table.sort(names)
-  for i, code in ipairs(names) do
+  local parts = {}
+  for i, code in ipairs(sorted(result.codes)) do
     parts[i] = ("%s %d"):format(code, result.codes[code])
   end
   return ("%d runs%s: %s"):format(result.runs, parts[1]
@@ -14,33 +152,20 @@ local function summary(result)
     or "", result.run and "a fault" or "no fault found")
 end
 
-local function print_steps(list)
-  for _, step in ipairs(list) do
-    print(("%10.6f  %-4s %-16s %s%s"):format(step.time, step.process or "",
-      step.line or "", step.what, step.result
-      and (" = %s"):format(step.result) or ""))
-  end
-end
-
-local function print_log(list)
-  for _, entry in ipairs(list) do
-    print(("%10.6f  %-4s %s"):format(entry.time, entry.process,
-      (entry.text:gsub("\n$", ""))))
-  end
-end
-
 --- Prints a result.
 -- @tparam table result of search.run
--- @tparam string command that repeats it, without --seed
+-- @tparam string path of the program
+-- @tparam string command that repeats it; %d is the seed
 -- @tparam boolean has_log whether to print what the program has printed
-function report.print(result, command, has_log)
+function report.print(result, path, command, has_log)
   local shown = result.shown
   if shown then
-    print_steps(shown.steps)
-    if has_log then print_log(shown.log) end
     local fault = shown.fault or result.run.fault
-    print(("%s%s, at %.6f s"):format(fault.line and fault.line .. ": " or "",
-      fault.text, fault.time))
+    print(table.concat(report.rows(shown, path, has_log), "\n"))
+    print("\n" .. sentence(shown, fault))
+    if fault.what == "rlock" then
+      print "Please report it, with the program and `rlockctl --version`."
+    end
     if not result.is_reproducible then
       print("Not reproducible: the same seed ran differently the second time"
         .. (result.cause and ". " .. result.cause or ""))

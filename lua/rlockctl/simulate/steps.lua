@@ -1,8 +1,8 @@
 --- The steps of a run, for its report: what each process asked of rlock, at
 --  which line of the program, and the faults. A step is a table { time,
---  process, line, what, result, ended }: `process` is its label, "2.1" is the
---  first life of process 2; a fault of a server has none; `result` and `ended`
---  are missing while it waits.
+--  process, line, what, is_call, result, ended }: `process` is its label, "2.1"
+--  is the first life of process 2; a fault of a server has none. One that
+--  `is_call` has `result` and `ended` once it has returned.
 
 local patch = require "rlockctl.simulate.patch"
 
@@ -22,12 +22,15 @@ local function line_of(run)
   end
 end
 
+local SHOWN = 3                         -- items of a list
+
 local function show(value, code)
   if value == nil then return tostring(code) end
-  if type(value) == "table" then
-    return ("a table of %d"):format(#value)
-  end
-  return tostring(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local items = {}
+  for i = 1, math.min(#value, SHOWN) do items[i] = show(value[i]) end
+  if #value > SHOWN then items[SHOWN + 1] = "..." end
+  return "{" .. table.concat(items, ", ") .. "}"
 end
 
 --- Adds a step.
@@ -51,6 +54,7 @@ function steps.recorded(fn, describe)
     if not process then return fn(...) end
     local run = process.run
     local step = steps.add(run, process, what, line_of(run))
+    step.is_call = true
     return ended(run, step, fn(...))
   end
 end

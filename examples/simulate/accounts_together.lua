@@ -1,0 +1,13 @@
+--- accounts.lua with a multi-lock. It takes all its locks or none, so the order
+--  of their names does not matter.
+
+local rlock = require "rlock"
+
+local client <close> = assert(rlock.open())
+local from, to = "alice", "bob"
+if math.random() < 0.5 then from, to = to, from end
+local both = rlock.multi_lock { client:lock(from), client:lock(to) }
+
+assert(both:lock())
+rlock.sleep(0.002)                      -- reads the balance, moves the money
+assert(both:unlock())

@@ -1,0 +1,26 @@
+--- A counter under a lock with a lease: the effect is slower than it looks. A
+--  pause between GET and SET lets the lease end, and an update is lost.
+--  counter_need.lua narrows that window, counter_guarded.lua closes it.
+
+local rlock = require "rlock"
+local simulate = require "rlock.simulate"
+
+local done = simulate.shared "done"
+done.n = done.n or 0
+simulate.finally(function()
+  local n = tonumber(simulate.redis("GET", "number") or 0)
+  if n < done.n then
+    error(("%d updates succeeded, the number is %d"):format(done.n, n), 0)
+  end
+end)
+
+local client <close> = assert(rlock.open())
+local lock = client:lock("counter")
+
+assert(lock:lock { lease = 0.5, wait = 10 })
+local n, code = client:call("GET", "number")
+assert(n ~= nil, code)
+rlock.sleep(0.01)                       -- computes the new value
+assert(client:call("SET", "number", (n or 0) + 1))
+done.n = done.n + 1
+assert(lock:unlock())

@@ -1,0 +1,20 @@
+--- A job that cron starts on several machines at once: one of them is to run
+--  it. The lock excludes, but it does not remember: a machine that comes late
+--  finds it free, and the job runs twice. cron_once.lua keeps a mark.
+
+local rlock = require "rlock"
+local simulate = require "rlock.simulate"
+
+local job = simulate.shared "job"
+simulate.always(function()
+  if (job.runs or 0) > 1 then error("the job has run twice today", 0) end
+end)
+
+local client <close> = assert(rlock.open())
+local lock = client:lock("report:2026-11-27")
+
+if lock:try_lock() then
+  rlock.sleep(0.01)                     -- writes the report
+  job.runs = (job.runs or 0) + 1
+  assert(lock:unlock())
+end

@@ -38,7 +38,8 @@ local function prepare(self)
   for i = 1, self.wants do
     local its = target:new_place("/leases", policy.leases, shown, self.channel)
     its.gate = self.gate
-    self.entries[i] = { target = target, is_held = false,
+    -- The record, which is weak, knows which permits the client has.
+    self.entries[i] = { target = target, record = self.record, is_held = false,
       owner = ("%s:%d"):format(owner, i), place = its }
     target.server.entries[self.entries[i]] = true
   end

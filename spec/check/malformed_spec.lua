@@ -327,8 +327,9 @@ describe("a malformed reply", function()
     local its = try("open", real.open, tried, "a url")
     for _, line in ipairs(its and STEPS[name] or {}) do
       local step = assert(tried:read(its.state, line))
-      local _, problem = try(line, real.step, its, step)
+      local row, problem = try(line, real.step, its, step)
       assert_clean(line, problem)
+      if not row then break end          -- the state lacks this step
     end
     if its then try("close", its.close) end
   end)

@@ -142,8 +142,8 @@ examples.latch = {
 
 -- Functions of the classes that are no calls.
 local internal = {}
-for name in ([[__tostring abandon busy called class end_wait mine new node retry
-    show take write]])
+for name in ([[__tostring abandon busy called class end_wait late mine new node
+    retry show state_for take write]])
     :gmatch("%S+") do
   internal[name] = true
 end

@@ -174,10 +174,9 @@ rows.planted = {
     "leaked", { seconds = 3, only = { calm = true, kind = "lock",
       style = "hold" } } },
   { "a channel that is dropped without UNSUBSCRIBE", "rlock.redis.subscriber",
-    "      if channel.is_live then\n        unsubscribe(self, channel)\n"
-      .. "      elseif not self.connection or channel.has_moved then\n"
-      .. "        self:remove(channel)",
-    "      if true then\n        drop(self, channel)", "subscribed", calm() },
+    "channel.is_live, channel.is_leaving = false, true\n"
+      .. "        send_unsubscribe(self, channel, self.opposites)\n",
+    "drop(self, channel)\n", "subscribed", calm() },
   { "a channel that stays subscribed where its slot was",
     "rlock.redis.subscriber",
     "    send_unsubscribe(self, channel, list)\n  end\n  drop(self, channel)",
@@ -216,7 +215,7 @@ rows.planted = {
 
   -- connections and replicas
   { "a Sentinel's older answer that is believed", "rlock.redis.sentinel",
-    "if is < 0 then return false end", "", "older master",
+    "if its < own then return false end", "", "older master",
     { only = disagreeing } },
   { "a hold without its end", "rlock.redis.backend",
     "(drift or 0.001)) - margin", "(drift or 0.001)) * 1.1", "believed",
@@ -225,8 +224,8 @@ rows.planted = {
     "rlock.redis.seal", 'or self.mode ~= "kill" then return end',
     "or true then return end", "unsealed",
     { seal = "kill", only = { servers = 1 } } },
-  { "an operation that no replica has confirmed", "rlock.redis.replicas",
-    "return not unconfirmed[op.op]", "return false", "believed",
+  { "an operation that no replica has confirmed", "rlock.redis.remote",
+    "= not load_replicas().unconfirmed[op.op]", "= false", "believed",
     { only = { replicas = true } } },
   { "a reader that also writes, though servers fail over",
     "rlock.policy.readwrite", 'return { "refused", UPGRADE }',

@@ -35,7 +35,7 @@ end
 local function is_ours(name)
   return name:find("^rlock%.") and not name:find("^rlock%.core")
     and not name:find("^rlock%.host%.uv")
-    or name:find("^spec%.simulate")
+    or name:find("^spec%.simulate") or name:find("^rlockctl%.simulate")
 end
 
 --- Calls fn while a module has another text. What fn requires is loaded again,

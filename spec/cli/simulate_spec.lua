@@ -369,6 +369,73 @@ describe("a simulation", function()
     assert.matches("^{[^\n]*}\n$", found.out)
   end)
 
+  it("keeps the invariants of a loop apart", function()
+    local found = simulate("--seed", "1", file("loop", [[
+      local simulate = require "rlock.simulate"
+      for i = 1, 3 do
+        simulate.always(function() assert(i ~= 2, "the second one") end)
+      end
+      require("rlock").sleep(1)]]))
+    assert.equal(1, found.status)
+    assert.matches("the second one", found.out)
+  end)
+
+  it("does not wait for a task that was cancelled", function()
+    local found = simulate("--seed", "1", "--runs", "5", "--faults", "none",
+      file("cancelled", [[
+      local rlock = require "rlock"
+      local client <close> = assert(rlock.open())
+      local lock = client:lock "name"
+      if lock:try_lock() then
+        rlock.sleep(200)
+        assert(lock:unlock())
+      else
+        local task = rlock.spawn(lock.lock, lock)
+        rlock.sleep(1)
+        task:cancel()
+        task:join()
+        rlock.sleep(150)
+      end]]))
+    assert.equal("", found.err)
+    assert.matches("no fault found", found.out)
+  end)
+
+  it("follows each reader that a writer waits for", function()
+    local found = simulate("--seed", "1", "--faults", "none", file("readers", [[
+      local rlock = require "rlock"
+      local client = assert(rlock.open())
+      local lock = client:read_write_lock "name"
+      local last = require("rlock.simulate").shared "last"
+      last.n = (last.n or 0) + 1
+      if last.n == 3 then
+        rlock.sleep(1)
+        assert(lock:write_lock():lock())
+      else
+        local is_second = last.n == 2
+        rlock.spawn(function()
+          assert(lock:read_lock():lock())
+          while not is_second do rlock.sleep(1) end
+        end)
+        while true do rlock.sleep(1) end
+      end]]))
+    assert.equal(1, found.status)
+    assert.matches("has ended without", found.out)
+  end)
+
+  it("runs a user's module whose name begins like ours", function()
+    file("rlock_jobs", "return { os_remove = os.remove, here = here }")
+    local found = simulate("--seed", "1", "--", file("jobs", [[
+      package.path = arg[0]:match "^.*/" .. "?.lua;" .. package.path
+      here = true
+      assert(require("rlock_jobs").here)
+      assert(math.type(math.random(0)) == "integer")
+      require("rlock_jobs").os_remove "a"]]), "5% and more", "-x")
+    assert.equal(1, found.status)
+    assert.matches("os.remove cannot be simulated", found.out)
+    assert.matches("\nrlockctl simulate %-%-seed 0 %-%- %S+jobs.lua "
+      .. "'5%% and more' %-x\n", found.out)
+  end)
+
   it("refuses wrong options", function()
     for option, text in pairs {
       ["--processes=0"] = "--processes: must be a whole number from 1",

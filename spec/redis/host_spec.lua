@@ -263,7 +263,8 @@ describe("a command unsuitable for a shared connection", function()
         { "BLPOP", "x", 1 }, { "QUIT" }, { "SUBSCRIBE", "x" },
         { "monitor" }, { "XREAD", "COUNT", 1, "BLOCK", 0, "STREAMS", "x", "$" },
         { "xreadgroup", "group", "g", "c", "block", 9, "streams", "x", ">" },
-        { "CLIENT", "REPLY", "OFF" } } do
+        { "XREADGROUP", "GROUP", "streams", "c", "BLOCK", 0, "STREAMS", "x",
+          ">" }, { "CLIENT", "REPLY", "OFF" } } do
       local ok, code, detail = client:call(table.unpack(words))
       assert.is_nil(ok)
       assert.equal("usage", code)

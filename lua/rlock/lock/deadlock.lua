@@ -177,6 +177,10 @@ local function find(wait, waits, by_name)
           and granted
       end
       local its = waits[granted.owner]
+      -- nginx kills a request's task, even while it waits.
+      if its and wait.lock.session.host.is_over(its.task) then
+        waits[granted.owner], its = nil, nil
+      end
       if its and its.is_active and not seen[its] then
         seen[its] = true
         queue[#queue + 1] = { wait = its, before = step, held = granted }

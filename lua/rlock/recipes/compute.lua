@@ -236,7 +236,8 @@ end
 local function await(self, flight)
   local session, event = self.session, self.session.host.event()
   local waiter = { flight = flight, wait_deadline = self.deadline }
-  local cycle = waiting.deadlock(session, waiter, turn_of(self))
+  local cycle = left_of(self) > 0
+    and waiting.deadlock(session, waiter, turn_of(self))
   ---@type any, any, any
   local ok, code, detail = nil, "deadlock", cycle
   flight.waiting[event] = true

@@ -223,7 +223,7 @@ local function is_unfit(words)
   elseif command ~= "xread" and command ~= "xreadgroup" then
     return false
   end
-  for i = 2, #words do
+  for i = command == "xread" and 2 or 5, #words do   -- after GROUP g consumer
     local word = tostring(words[i]):lower()
     if word == "streams" then return false end
     if word == "block" then return true end

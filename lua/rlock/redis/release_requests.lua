@@ -14,8 +14,6 @@ local remote = require "rlock.redis.remote"
 local release_requests = {}
 
 ---@diagnostic disable-next-line: access-invisible
-local unpack = table.unpack or unpack
-
 local op                                -- compiled
 
 local function channel_of(target)
@@ -72,9 +70,9 @@ end
 
 local function notify(event, channel, request)
   if event ~= "message" then return end
-  for _, heard in ipairs { unpack(channel.listeners) } do
-    heard(request)
-  end
+  local listeners = {}                  -- a callback may change the list
+  for i, heard in ipairs(channel.listeners) do listeners[i] = heard end
+  for _, heard in ipairs(listeners) do heard(request) end
 end
 
 --- Calls heard(request) for each request, outside of any task.

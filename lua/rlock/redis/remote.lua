@@ -77,12 +77,15 @@ local function busy(op, detail, suspect)
   return BUSY:format(guess or "", op.name, command:lower())
 end
 
--- The command that permits the keys of a lock, if that is what is missing.
+-- The command that permits the keys of a lock, and those that begin with them,
+-- if that is what is missing. None for names that a shell or Redis would read
+-- as more than a name.
 local function permit(class, detail, keys)
   if not class.permits or not keys or not detail:find " key" then return "" end
   local words = {}
   for i, key in ipairs(keys) do
-    words[i] = (" '~%s*'"):format(naming.printable(key))
+    if key:find "[^%w_.:{}-]" then return "" end
+    words[i] = (" '~%s*'"):format(key)
   end
   return ("redis-cli acl setuser USER%s; "):format(table.concat(words))
 end

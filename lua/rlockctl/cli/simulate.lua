@@ -175,19 +175,24 @@ local function program_of(operands)
   }
 end
 
--- The command that repeats a seed; %d is the seed.
-local function command_of(chosen, operands)
-  local words = { "rlockctl simulate --seed %d" }
+-- The command that repeats a seed; nil without one.
+local function command_of(chosen, operands, seed)
+  if not seed then return nil end
+  local quoted = require("rlockctl.doctor.common").quoted
+  local words = { ("rlockctl simulate --seed %d"):format(seed) }
   for _, name in ipairs { "processes", "span", "faults", "replicas", "data" } do
     if chosen[name] then
-      words[#words + 1] = ("--%s %s"):format(name, chosen[name])
+      words[#words + 1] = ("--%s %s"):format(name, quoted(chosen[name]))
     end
   end
   for _, name in ipairs { "cluster", "sentinel", "zookeeper", "strict" } do
     if chosen[name] then words[#words + 1] = "--" .. name end
   end
-  for _, operand in ipairs(operands) do words[#words + 1] = operand end
-  return (table.concat(words, " "))
+  if table.concat(operands, " "):find " %-" then words[#words + 1] = "--" end
+  for _, operand in ipairs(operands) do
+    words[#words + 1] = quoted(operand)
+  end
+  return table.concat(words, " ")
 end
 
 -- the command -----------------------------------------------------------------
@@ -198,7 +203,7 @@ local function print_json(result, command)
     runs = result.runs, codes = result.codes, seed = result.seed,
     fault = shown.fault or fault, steps = shown.steps, log = shown.log,
     reproducible = result.is_reproducible, cause = result.cause,
-    command = result.seed and command:format(result.seed),
+    command = command,
   })
 end
 
@@ -212,11 +217,12 @@ function simulate.run(cli, operands, chosen)
     cli.complain("simulate: the simulated Redis has no " .. result.lack)
     return INCOMPLETE
   end
+  local command = command_of(chosen, operands, result.seed)
   if chosen.json then
-    print_json(result, command_of(chosen, operands))
+    print_json(result, command)
   else
-    require("rlockctl.simulate.report").print(result, program.path,
-      command_of(chosen, operands), chosen.prints)
+    require("rlockctl.simulate.report").print(result, program.path, command,
+      chosen.prints)
   end
   return result.run and 1 or 0
 end

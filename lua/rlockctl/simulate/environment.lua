@@ -16,9 +16,12 @@ for code in ([[busy timeout deadlock lost not_held refused closed connect redis
   CODES[code] = true
 end
 
--- Modules that reach the outside world.
-local OUTSIDE = { "^socket", "^ssl", "^luv$", "^cqueues", "^posix", "^copas",
-  "^http", "^lfs$", "^hiredis", "^resty%." }
+-- Modules that reach the outside world, and those below them.
+local OUTSIDE = {}
+for name in ([[socket ssl luv cqueues posix copas http lfs hiredis resty]])
+    :gmatch "%S+" do
+  OUTSIDE[name] = true
+end
 
 --- The code of rlock in the message of an error that nothing caught, or nil.
 ---@param message string with a traceback
@@ -68,11 +71,15 @@ function environment.add_random(env, process)
     process.host.label .. " program")
   function env.math.random(first, last)
     if not first then return random() end
+    if first == 0 and not last then
+      return math.floor(random() * 2 ^ 32) << 32 | math.floor(random() * 2 ^ 32)
+    end
     if not last then first, last = 1, first end
     if first > last then
       error("bad argument to 'random' (interval is empty)", 2)
     end
-    return first + math.floor(random() * (last - first + 1))
+    local choice = math.floor(random() * (last - first + 1.0))
+    return math.tointeger(first + choice) or first + choice
   end
   function env.math.randomseed() end
 end
@@ -136,7 +143,14 @@ local function add_files(env, process)
   local io_, os_ = env.io, env.os
   io_.stdout, io_.stderr = output(process), output(process, true)
   io_.write = function(...) return io_.stdout:write(...) end
-  io_.read = function() return nil end
+  io_.read = function() return nil end  -- the input is empty
+  io_.stdin = { read = io_.read, lines = function() return io_.read end,
+    close = function() return true end }
+  io_.input = refusing "io.input"
+  io_.lines = function(path, ...)
+    if path then return io.lines(path, ...) end
+    return io_.read
+  end
   io_.open = function(path, mode)
     if mode and not mode:find "^rb?$" then
       error(("writing %s cannot be simulated; what processes share is in "
@@ -174,12 +188,13 @@ local function load_module(process, env, name)
   if given then return given(name, ":preload:") or true end
   if name == "rlock" then return process.rlock end
   if name == "rlock.simulate" then return process.simulate end
-  for _, pattern in ipairs(OUTSIDE) do
-    if name:find(pattern) then
-      error(("module %s cannot be simulated"):format(name), 3)
-    end
+  if OUTSIDE[name:match "^[^.]*"] then
+    error(("module %s cannot be simulated"):format(name), 3)
   end
-  if name:find "^rlock" or package.loaded[name] then return require(name) end
+  if name:find "^rlock%." or name:find "^rlockctl%." or package.loaded[name]
+  then
+    return require(name)
+  end
   local path, tried = package.searchpath(name, env.package.path)
   if not path then
     local found, module = pcall(require, name)
@@ -244,7 +259,8 @@ end
 ---@return table
 function environment.new(process)
   local env = copy(_G)
-  for _, name in ipairs { "os", "io", "math" } do
+  for _, name in ipairs { "os", "io", "math", "table", "coroutine", "utf8",
+      "debug" } do
     env[name] = copy(_G[name])
   end
   env._G, env.arg = env, process.run.program.arg

@@ -12,19 +12,23 @@ function invariants.new(run)
     invariants)
 end
 
--- The place of a call in the program, which tells invariants apart: each life
--- of each process makes them again.
+-- The place of a call in the program.
 local function place()
-  local info = debug.getinfo(3, "Sl") --[[@as table]]
-  return info.source .. ":" .. info.currentline
+  local info = debug.getinfo(3, "Sl")
+  return info and info.source .. ":" .. info.currentline or "?"
 end
 
--- Adds or replaces the invariant of a place.
+-- Adds an invariant. Each life of each process makes it again, which replaces
+-- it: the place tells it apart, and how often this life has called from there.
 local function add(list, own, at, fn)
-  local entry = { process = own, fn = fn, place = at }
+  local counts = own.invariants or {}
+  own.invariants = counts
+  local key = ("%s %s"):format(list.is_single, at)
+  counts[key] = (counts[key] or 0) + 1
+  local entry = { process = own, fn = fn, place = at, count = counts[key] }
   for i, other in ipairs(list) do
-    if other.place == at and (list.is_single or other.process.number
-        == own.number) then
+    if other.place == at and other.count == entry.count and (list.is_single
+        or other.process.number == own.number) then
       list[i] = entry
       return
     end
@@ -53,8 +57,10 @@ end
 -- The first invariant that does not hold: its message.
 local function check(list)
   for _, entry in ipairs(list) do
-    local ok, message = pcall(entry.fn)
-    if not ok then return tostring(message), entry end
+    if list.is_single or not entry.process.host.is_dead then
+      local ok, message = pcall(entry.fn)
+      if not ok then return tostring(message), entry end
+    end
   end
 end
 

@@ -155,7 +155,7 @@ end
 --- Prints a result.
 ---@param result table of search.run
 ---@param path string of the program
----@param command string that repeats it; %d is the seed
+---@param command? string that repeats it
 ---@param has_log boolean whether to print what the program has printed
 function report.print(result, path, command, has_log)
   local shown = result.shown
@@ -170,7 +170,7 @@ function report.print(result, path, command, has_log)
       print("Not reproducible: the same seed ran differently the second time"
         .. (result.cause and ". " .. result.cause or ""))
     end
-    print(command:format(result.seed))
+    print(command)
   end
   print(summary(result))
 end

@@ -55,6 +55,9 @@ function steps.recorded(fn, describe)
     local run = process.run
     local step = steps.add(run, process, what, line_of(run))
     step.is_call = true
+    local _ <close> = setmetatable({}, { __close = function(_, raised)
+      if raised then step.ended, step.result = run.universe.now, "an error" end
+    end })
     return ended(run, step, fn(...))
   end
 end

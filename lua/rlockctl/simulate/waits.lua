@@ -16,11 +16,12 @@ local function recorded(self, locks, fn, ...)
   if not task then return fn(...) end
   local list = host.process.run.waits
   local outer = list[task]
+  local _ <close> = setmetatable({}, { __close = function()
+    list[task] = outer                  -- a cancellation raises
+  end })
   list[task] = { task = task, what = self, locks = locks, host = host,
     since = host.universe.now }
-  local ok, code, detail = fn(...)
-  list[task] = outer
-  return ok, code, detail
+  return fn(...)
 end
 
 local function taking(locks_of)
@@ -33,6 +34,9 @@ local function taking(locks_of)
 end
 
 local function members(lock) return lock.members end
+
+-- A majority is enough, so one holder keeps nobody out.
+local function none() return {} end
 
 local function calling(start)
   return function(call, waiter, since, wait_deadline, ms)
@@ -47,7 +51,7 @@ end
 waits.patches = {
   { "rlock.lock.lock", "take", taking(function(lock) return { lock } end) },
   { "rlock.several.multi", "take", taking(members) },
-  { "rlock.several.quorum", "take", taking(members) },
+  { "rlock.several.quorum", "take", taking(none) },
   { "rlock.lock.waiting", "start", calling },
 }
 
@@ -62,7 +66,8 @@ local function add_holders(list, run, wanted)
         local record = kind.records[wanted.record.name]
         for owner, granted in next, record and record.grants or {} do
           if granted.holds[1] and granted.state ~= "lost" then
-            list[#list + 1] = { process = process, task = owner }
+            list[#list + 1] = { process = process, task = owner,
+              granted = granted }
           end
         end
       end
@@ -70,39 +75,58 @@ local function add_holders(list, run, wanted)
   end
 end
 
--- The first holder of what a wait needs, or nil.
-local function holder_of(run, wait)
+local function serial_of(holder) return holder.task.serial or 0 end
+
+local function is_before(one, other)
+  local a, b = one.process.number, other.process.number
+  if a ~= b then return a < b end
+  return serial_of(one) < serial_of(other)
+end
+
+-- The holders of what a wait needs.
+local function holders_of(run, wait)
   local list = {}
   for _, lock in ipairs(wait.locks) do add_holders(list, run, lock) end
-  return list[1]
+  table.sort(list, is_before)
+  return list
 end
 
 local function name_of(wait)
   return ("process %s waits for %s"):format(wait.host.label, wait.what:show())
 end
 
---- Follows the waits from one to the next holder.
----@return string? # what is wrong; nil: the holder may release
----@return string? # its sentence
----@return table? # the last wait
-local function follow(run, wait)
-  local seen, texts = {}, {}
-  while wait and wait.locks[1] and not seen[wait] do
-    seen[wait], texts[#texts + 1] = true, name_of(wait)
-    local holder = holder_of(run, wait)
-    if not holder then
-      texts[#texts] = texts[#texts] .. ", which nobody holds"
-      return "wait", table.concat(texts, "; "), wait
-    elseif holder.task.over then
+-- Follows a wait to its holders, and their waits: each has to release.
+-- `path` has the waits that have led here, and whether each is among them;
+-- `texts`, their sentences; `seen`, the waits that may end.
+local function visit(run, wait, path, texts, seen)
+  if not wait or not wait.locks[1] or seen[wait] then return nil end
+  texts[#texts + 1], path[wait] = name_of(wait), true
+  local list = holders_of(run, wait)
+  if not list[1] then
+    texts[#texts] = texts[#texts] .. ", which nobody holds"
+    return "wait", table.concat(texts, "; "), wait
+  end
+  for _, holder in ipairs(list) do
+    local its = run.waits[holder.task]
+    if path[its] then
+      return "deadlock", table.concat(texts, "; "), wait
+    elseif holder.granted:is_abandoned() then
       texts[#texts] = texts[#texts] .. ", whose holder, a task of process "
         .. holder.process.host.label .. ", has ended without unlocking it"
       return "unlock", table.concat(texts, "; "), wait
     end
-    wait = run.waits[holder.task]
+    local what, text, last = visit(run, its, path, texts, seen)
+    if what then return what, text, last end
   end
-  if wait and seen[wait] then
-    return "deadlock", table.concat(texts, "; "), wait
-  end
+  path[wait], seen[wait], texts[#texts] = nil, true, nil
+end
+
+--- Follows the waits from one to the next holder.
+---@return string? # what is wrong; nil: the holders may release
+---@return string? # its sentence
+---@return table? # the last wait
+local function follow(run, wait)
+  return visit(run, wait, {}, {}, {})
 end
 
 -- When what a wait needs was last granted to anybody, or -1.

@@ -74,7 +74,7 @@ end
 -- clients ---------------------------------------------------------------------
 
 --- The address of all servers.
----@param chroot? string "/path"; it is made if it is not there
+---@param chroot? string "/path"; created if it does not exist
 function ensemble:url(chroot)
   local names = {}
   for i, one in ipairs(self) do names[i] = one.name end
@@ -82,8 +82,8 @@ function ensemble:url(chroot)
   return "zk://" .. table.concat(names, ",") .. (chroot or "")
 end
 
---- Makes a node, and those above it, unless they are there: not by a
---- transaction, but as if it had always been.
+--- Creates a node and its ancestors, unless they exist: without a transaction,
+--- as if they had always existed.
 ---@param path string
 ---@param value string
 function ensemble:put(path, value)

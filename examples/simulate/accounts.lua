@@ -1,6 +1,6 @@
---- Two accounts, locked in the order of the payment: a payment back locks them
---- in the other order, and both processes wait for ever. accounts_together.lua
---- locks them as one.
+--- A deadlock: a payment locks the payer's account, then the payee's. A payment
+--- in the opposite direction locks them in the opposite order, and both wait
+--- forever. accounts_together.lua locks both accounts together.
 
 local rlock = require "rlock"
 

@@ -1,5 +1,5 @@
---- accounts.lua with a multi-lock. It takes all its locks or none, so the order
---- of their names does not matter.
+--- accounts.lua with a multi-lock. It acquires all its locks or none, so their
+--- order does not matter.
 
 local rlock = require "rlock"
 

@@ -1,4 +1,4 @@
---- A cache that is filled under a lock, without a second look after the wait:
+--- A cache that is filled under a lock, but not checked again after the wait:
 --- each waiter computes the value again. cache_compute.lua computes it once.
 
 local rlock = require "rlock"

@@ -1,5 +1,5 @@
---- cache.lua with `compute`: one process renders, the others take its result,
---- and a late result is not stored.
+--- cache.lua with `compute`: one process renders, the others get its result. A
+--- process that has lost the lock does not store its result.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,6 +1,6 @@
---- A counter under a lock with a lease: the effect is slower than it looks. A
---- pause between GET and SET lets the lease end, and an update is lost.
---- counter_need.lua narrows that window, counter_guarded.lua closes it.
+--- A read-modify-write of a counter, under a lock. If a pause between GET and
+--- SET outlasts the lease, an update is lost. counter_need.lua narrows that
+--- race window, counter_guarded.lua closes it.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

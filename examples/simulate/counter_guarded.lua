@@ -1,5 +1,5 @@
---- counter.lua, with a guarded effect: Redis executes the SET only while it has
---- the hold. A late process gets "lost", and no update is lost.
+--- counter.lua with a guarded write: Redis executes the SET only if the process
+--- still holds the lock. Otherwise the call returns "lost" and changes nothing.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

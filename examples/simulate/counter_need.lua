@@ -1,5 +1,5 @@
---- counter.lua, with a check of the lease before the effect. A pause between
---- the check and the SET still loses an update, only less often.
+--- counter.lua with a check of the lease before the write. A pause between the
+--- check and the SET still loses an update, but less often.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,6 +1,6 @@
---- A job that cron starts on several machines at once: one of them is to run
---- it. The lock excludes, but it does not remember: a machine that comes late
---- finds it free, and the job runs twice. cron_once.lua keeps a mark.
+--- A job that cron starts on several machines at once; one of them should run
+--- it. The lock excludes concurrent runs, not successive ones: a machine that
+--- starts late runs the job again. cron_once.lua records that the job is done.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

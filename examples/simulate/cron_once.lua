@@ -1,6 +1,6 @@
---- cron.lua with a mark: the process that sets it, while it holds the lock,
---- runs the job. It is at most once: a process that dies after the mark is not
---- replaced.
+--- cron.lua with a "done" key: the process that sets it, in a guarded write,
+--- runs the job. The job runs at most once: if that process dies after the SET,
+--- no other process runs it.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,5 +1,5 @@
---- An unlock that is forgotten on the path of an error: the program ends, and
---- the lock stays until its lease is over. forgotten_with.lua uses `with`.
+--- A missing unlock on an error path. In a program that runs on, the lock would
+--- stay held until its lease expires. forgotten_with.lua uses `with`.
 
 local rlock = require "rlock"
 

@@ -1,5 +1,5 @@
---- A leader that goes on after it has lost its election: it asks once whether
---- it leads, and then works. leader_asks.lua asks before each effect.
+--- A deposed leader that continues: it wins the election, then works without
+--- checking that it still leads. leader_asks.lua checks before each write.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,7 +1,7 @@
---- leader.lua, which asks before each effect. A leader steps down before
---- another can be elected. Between the question and the effect it must not
---- wait; where the effect itself may be late, the site has to check a fencing
---- token.
+--- leader.lua, but it checks before each write that it still leads. A leader
+--- steps down before another candidate can be elected. It must not wait between
+--- the check and the write. If the write itself may arrive late, the site must
+--- check a fencing token.
 
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"

@@ -1,5 +1,5 @@
---- Specs of time-outs and of lost locks that take no real time: each runs in a
---- simulation of its own, on a virtual clock.
+--- Specs of time-outs and lost locks that take no real time: each runs in its
+--- own simulation, on a virtual clock.
 ---
 ---   rlockctl $(command -v busted) examples/simulate/virtual_clock_spec.lua
 
@@ -7,7 +7,7 @@ local assert = require "luassert"
 local rlock = require "rlock"
 local simulate = require "rlock.simulate"
 
--- The code under test: publishes a report, unless another process does.
+-- The code under test: publishes a report while it holds the lock.
 local function publish(client, write)
   local lock = client:lock "report"
   local hold, code = lock:hold { wait = 5 }
@@ -16,7 +16,7 @@ local function publish(client, write)
   return hold:unlock()
 end
 
--- Another process that holds the lock for so many seconds.
+-- Another client that holds the lock for this many seconds.
 local function hold_for(seconds)
   local client = assert(rlock.open { name = "another" })
   local hold = assert(client:lock("report"):hold())
@@ -27,7 +27,7 @@ local function hold_for(seconds)
 end
 
 describe("publish", function()
-  it("waits for another process", function()
+  it("waits for another client", function()
     simulate.run(function()
       hold_for(4)
       local began, wrote_at = rlock.now(), nil
@@ -57,7 +57,7 @@ describe("publish", function()
       local ok, code = publish(assert(rlock.open()), function(hold)
         hold:on_lost(function(_, why) reason = why end)
         local ends = rlock.now() + 40             -- the lease is 30 s
-        while rlock.now() < ends do end           -- no task runs, no renewal
+        while rlock.now() < ends do end           -- blocks the renewal
         rlock.sleep(0)
       end)
       assert.is_nil(ok)
@@ -66,7 +66,7 @@ describe("publish", function()
     end)
   end)
 
-  it("keeps the lock while the server is away for a while", function()
+  it("keeps the lock during a short outage of the server", function()
     simulate.run(function(its)
       assert(publish(assert(rlock.open()), function(hold)
         its.stop(15)
@@ -76,7 +76,7 @@ describe("publish", function()
     end)
   end)
 
-  it("loses the lock if the server is away for too long", function()
+  it("loses the lock if the outage is longer than the lease", function()
     simulate.run(function(its)
       local ok, code = publish(assert(rlock.open()), function(hold)
         its.stop(35)

@@ -1,6 +1,6 @@
---- `require "rlock.simulate"` of a program that runs plainly, so that one file
---- is a program and its test: the invariants are checked once, when the program
---- has ended. `rlockctl simulate` has a module of its own in place of this one.
+--- `require "rlock.simulate"` outside of a simulation, so that one file is both
+--- a program and its test. This module checks the invariants once, when the
+--- program has ended. `rlockctl simulate` replaces it with its own module.
 
 local host = require "rlock.host.uv"
 
@@ -12,13 +12,13 @@ local simulate = {}
 local tables, invariants = {}, {}
 local client                            -- for simulate.redis
 
--- Checks the invariants, as a task after all others have ended.
+-- Checks the invariants in a task, after all other tasks have ended.
 function host.at_end()
   for _, fn in ipairs(invariants) do fn() end
 end
 
---- A table that all processes of a simulation share, and that outlives them.
---- Here it is this program's.
+--- A table that all processes of a simulation share and that survives their
+--- crashes. Outside of a simulation, only this program has it.
 ---@param name string
 ---@return table<any, any>
 function simulate.shared(name)
@@ -26,8 +26,8 @@ function simulate.shared(name)
   return tables[name]
 end
 
---- Adds an invariant: fn raises if it does not hold. A simulation calls it
---- after each step of any process.
+--- Adds an invariant: fn raises an error if it is violated. A simulation calls
+--- fn after each step of any process.
 ---@param fn fun() must not wait
 function simulate.always(fn) invariants[#invariants + 1] = fn end
 
@@ -35,7 +35,7 @@ simulate.finally = simulate.always
 
 --- Reads the server's data in an invariant.
 ---@param ... string | number a command
----@return any # its reply; raises if it fails
+---@return any # its reply; raises an error if it fails
 function simulate.redis(...)
   client = client or assert(require("rlock").open())
   local reply, _, detail = client:call(...)
@@ -44,25 +44,25 @@ function simulate.redis(...)
 end
 
 ---@class rlock.simulated_server
----@field stop fun(seconds: number) it does not answer for so long
+---@field stop fun(seconds: number) stops it for this many seconds
 
 ---@class rlock.options.simulate
 ---@field seed? integer default: 1
----@field span? number seconds of virtual time after which the function and its
---- tasks must have ended; default: 86400
+---@field span? number seconds of virtual time within which the function and its
+--- tasks must end; default: 86400
 
 ---@alias rlock.simulate_options rlock.options.simulate & { seed?: any,
 ---   span?: any, [string]: nil }
 
---- Runs a function in a simulation of its own, on a virtual clock: a spec of
---- time-outs takes milliseconds. Meanwhile, `require "rlock"` is that of one
---- simulated process, and every URL leads to the same server, which has no data
---- yet. `os.time`, `os.clock`, `os.date` and `math.random` follow the
---- simulation. Open clients inside of it.
+--- Runs a function in its own simulation, on a virtual clock, so a spec of a
+--- time-out takes milliseconds. During the call, `require "rlock"` belongs to
+--- one simulated process, and every URL leads to the same simulated server,
+--- which is empty at first. `os.time`, `os.clock`, `os.date` and `math.random`
+--- follow the simulation. Open clients inside the function.
 ---@generic T
 ---@param fn fun(server: rlock.simulated_server): T...
 ---@param options? rlock.simulate_options
----@return T... # what fn returned; raises its error, or that of a task
+---@return T... # the results of fn; raises its error, or that of a task
 function simulate.run(fn, options)
   local found, virtual = pcall(function()
     return require "rlockctl.simulate.virtual"

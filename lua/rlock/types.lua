@@ -1,34 +1,35 @@
 ---@meta _
---- The types that belong to no single file: the codes of failures, what a
---- policy finds inside Redis, and the contracts of hosts and back ends, which
---- README.md in this folder describes. Nothing requires this file: it is for
---- editors and for `make check`. If it is loaded, it does nothing.
+--- The types that belong to no single file: error codes, the environment of a
+--- policy inside Redis, and the contracts of hosts and back ends, which
+--- README.md in this folder describes. Editors and `make check` read this file.
+--- No module requires it; loading it has no effect.
 
 do return end
 
---- Why a call failed: its second result, after nil. The third is a sentence.
+--- Error codes. A call that fails returns nil, a code and a detail: a sentence.
 ---@alias rlock.code
----| "busy" # another owner has it; only if the call did not wait
----| "timeout" # the wait was over, or no reply came in time
----| "deadlock" # tasks of this client would wait for each other
+---| "busy" # another owner holds it; only if the call did not wait
+---| "timeout" # the wait has expired, or no reply arrived in time
+---| "deadlock" # tasks of this process would wait for each other
 ---| "lost" # it was held, but has expired or was broken
----| "not_held" # it was never held, or was released before
----| "refused" # it cannot be, whatever the time: the detail says why
----| "closed" # the client was closed, or the task has ended
+---| "not_held" # it was never held, or has been released already
+---| "refused" # a retry would not help: the detail says why
+---| "closed" # the client is closed, or the task has ended
 ---| "connect" # the server cannot be reached
 ---| "redis" # Redis replied with an error
 ---| "zookeeper" # ZooKeeper replied with an error
----| "quorum" # no majority of a red lock's servers is in reach
----| "replicas" # too few replicas have confirmed it
----| "failed" # the function of client:compute failed
----| "usage" # the call does not fit this server
+---| "quorum" # no majority of a red lock's servers is reachable
+---| "replicas" # too few replicas have confirmed the write
+---| "failed" # the function passed to client:compute failed
+---| "usage" # the call is wrong, or this server or kind does not support it
 
---- Codes inside the library. "cancelled" comes with the value to raise.
+--- Error codes inside the library. With "cancelled", the detail is the value
+--- to raise.
 ---@alias rlock.failure rlock.code | "cancelled"
 
--- what a client makes --------------------------------------------------------
+-- factories of a client ------------------------------------------------------
 
---- Methods of a client: one for each kind (lock/kinds.lua), and recipes.
+--- The methods of a client: one for each kind (lock/kinds.lua), and recipes.
 ---@class rlock.factories
 local factories = {}
 
@@ -38,13 +39,13 @@ local factories = {}
 ---@return rlock.lock
 function factories:lock(name, options) end
 
---- As `lock`, but a second `lock` by its holder is refused.
+--- As `lock`, but not reentrant: a second `lock` by the holder is refused.
 ---@param name string
 ---@param options? rlock.owner_options
 ---@return rlock.lock
 function factories:mutex(name, options) end
 
---- As `lock`, but waiters poll; for locks held very briefly.
+--- As `lock`, but waiters poll; for locks that are held very briefly.
 ---@param name string
 ---@param options? rlock.owner_options
 ---@return rlock.lock
@@ -62,76 +63,77 @@ function factories:simple_lock(name, options) end
 ---@return rlock.lock
 function factories:fenced_lock(name, options) end
 
---- Reentrant, first come, first served.
+--- Reentrant and fair: first come, first served.
 ---@param name string
 ---@param options? rlock.owner_options
 ---@return rlock.lock
 function factories:fair_lock(name, options) end
 
---- Two locks: readers share theirs.
+--- A pair of locks: readers share the read lock, and the write lock is
+--- exclusive.
 ---@param name string
 ---@param options? rlock.owner_options
 ---@return rlock.pair
 function factories:read_write_lock(name, options) end
 
---- The same, first come, first served.
+--- As `read_write_lock`, but fair: first come, first served.
 ---@param name string
 ---@param options? rlock.owner_options
 ---@return rlock.pair
 function factories:fair_read_write_lock(name, options) end
 
---- Permits without owners.
+--- A counting semaphore: permits without owners.
 ---@param name string
 ---@return rlock.semaphore
 function factories:semaphore(name) end
 
---- Permits with leases.
+--- A semaphore whose permits have leases.
 ---@param name string
 ---@return rlock.permits
 function factories:permits(name) end
 
---- Tasks anywhere wait until its count is zero.
+--- A count-down latch: tasks on any machine wait until its count is zero.
 ---@param name string
 ---@return rlock.latch
 function factories:latch(name) end
 
---- Tasks anywhere wait until it is removed.
+--- A barrier: tasks on any machine wait until it is removed.
 ---@param name string
 ---@return rlock.barrier
 function factories:barrier(name) end
 
---- `n` members enter and leave together.
+--- A double barrier: `n` members enter together and leave together.
 ---@param name string
 ---@param n number from 1 to 1000; the same for all members
 ---@return rlock.double_barrier
 function factories:double_barrier(name, n) end
 
---- Exactly one of all candidates leads.
+--- A leader election: at most one of the candidates leads at any time.
 ---@param name string
 ---@param options? rlock.election_options
 ---@return rlock.election
 function factories:election(name, options) end
 
---- The value of a name. If there is none, one caller computes it, and the
---- others wait for its result: see recipes/compute.lua.
+--- Returns the cached value of a name. If there is none, one caller computes it
+--- and the others wait for its result (single flight): see recipes/compute.lua.
 ---@param name string on ZooKeeper a path
 ---@param options rlock.compute_options the same for all callers of a name
----@param fn fun(hold: rlock.hold): string?, any returns nil and why it has none
+---@param fn fun(hold: rlock.hold): string?, any the value, or nil and a reason
 ---@return string? value
----@return "computed" | "cached" | "stale" | rlock.code # where it is from
----@return string? # why it could not be stored; or the detail
+---@return "computed" | "cached" | "stale" | rlock.code # its origin, or a code
+---@return string? # why the value could not be stored; or the detail
 function factories:compute(name, options, fn) end
 
 -- release requests (lock/release_requests.lua) --------------------------------
 
---- What has a holder: a lock, or the object of a hold.
+--- Methods of what can be asked to release: a lock, or a hold.
 ---@class rlock.asked
 local asked = {}
 
---- Registers a callback for release requests, which decides whether to unlock.
+--- Registers a callback for release requests. It decides whether to unlock.
 --- Requests that arrive while it runs are ignored.
 ---@param fn fun(lock: any, reason: string) called as a task
----@return true? # requests arrive from the next round trip on
+---@return true? # on success; requests arrive after the next round trip
 ---@return rlock.code? code "not_held" or "lost"
 ---@return string? detail
 function asked:on_release_request(fn) end
@@ -143,14 +145,14 @@ local asks = {}
 ---@param reason? string for the callbacks, at most 256 bytes
 ---@return true?
 ---@return integer | rlock.code # the number of holders asked, at least 1. Or
----  "not_held": nobody holds it; "refused": no holder has a callback; or why a
----  request failed
+---  "not_held": nobody holds it; "refused": no holder has a callback; or the
+---  code with which the request failed
 ---@return string? detail
 function asks:request_release(reason) end
 
 -- inside Redis ----------------------------------------------------------------
 
---- What Redis offers to a policy's server functions.
+--- The `redis` object inside a policy's server functions.
 ---@class rlock.inside_redis
 ---@field LOG_DEBUG integer
 ---@field LOG_VERBOSE integer
@@ -171,7 +173,8 @@ redis = nil
 ---@type string[]
 KEYS = nil
 
---- The arguments of a script. A server function gets them as its second one.
+--- The arguments of a script. A server function gets them as its second
+--- argument.
 ---@type string[]
 ARGV = nil
 
@@ -288,7 +291,7 @@ ARGV = nil
 ---@field mark_away fun(self, why: string)
 ---@field standing fun(self, lease: number, now: number, locks: table): table?
 
--- LuaJIT and Redis have it; here, and in policies, code for both uses it.
+-- LuaJIT and Redis have it. Policies use it, and modules that run on LuaJIT.
 ---@param list any[]
 ---@param first? number
 ---@param last? number

@@ -395,7 +395,7 @@ function run.enter(self, deadline, now, _, _, n, more)
 end
 
 -- Withdraws the member, unless the round has opened with it.
-function run.withdraw(self, deadline, now, _, _, _, more)
+function run.withdraw(self, deadline, now, _, _, ms, more)
   local base, id = self.base, more[1]
   local entry = base:held_by(id)
   if not entry then
@@ -409,6 +409,7 @@ function run.withdraw(self, deadline, now, _, _, _, more)
   if view == nil then return nil, code, detail, true end
   if view then
     self.round = view.round
+    base:renew(id, now, tonumber(ms))           -- it is valid for that long
     return { "held", view.round }, nil, nil, nil, now
   end
   self.server:leave_later(entry)

@@ -1,16 +1,16 @@
 --- A model of a double barrier for explore.lua, with the methods of locks.lua.
---- The expected state is kept outside of the server: `members`, id -> { ends =
---- of its lease, round = that it is in, left, is_gone }. A round must open only
---- for n members that live, must end only when all have left, and be lost only
---- when one has died. A client has
+--- It tracks the expected state outside of the server: `members`, id -> { ends,
+--- when the lease expires; round, which the member is in; left; is_gone }. A
+--- round must open only for n live members, must end only when all have left,
+--- and must be lost only if a member has died. A client has
 ---   phase    "out"; "waiting": it has asked to enter; "entering": it is a
 ---            member; "in"; "leaving"; "withdrawing"
----   number   of its last request       round   that it is in
----   left     how often it may enter
+---   number   of its last request       round   which it is in
+---   left     how often it may still enter
 ---
 --- A step is { what = "request", client =, op =, reply = "received" or "lost"
---- }, or one of the server, as in steps.lua. A client repeats a request whose
---- reply was lost, under the same number.
+--- }, or a step of the server, as in steps.lua. If a reply is lost, the client
+--- repeats the request with the same number.
 
 local notation = require "rlockctl.check.notation"
 local snapshot = require "rlockctl.check.snapshot"
@@ -24,7 +24,7 @@ barriers.__index = barriers
 
 local MEMORY = 600000                   -- as in counters/deduplication.lua
 
--- What a client may do in each phase.
+-- The operations that a client may request in each phase.
 local OPS = {
   out = { "enter" }, waiting = { "enter", "withdraw" },
   entering = { "enter", "withdraw", "renew", "release" },
@@ -32,7 +32,7 @@ local OPS = {
   withdrawing = { "withdraw" },
 }
 
--- The phase after a lost reply; default: the same.
+-- The phase after a lost reply; default: unchanged.
 local UNKNOWN = { leave = "leaving", withdraw = "withdrawing" }
 
 ---@param policy table the result of policy.load
@@ -98,8 +98,8 @@ local function is_live(state, member)
   return not member.is_gone and member.ends > state.server.now
 end
 
--- The number of the open round, or nil; that of the current one; and that of
--- the last one that was lost.
+-- The numbers of the open round, or nil; of the current round; and of the last
+-- round that was lost.
 local function round_of(model, server)
   local entry = server.server:entry(model.keys[2])
   local fields = entry and entry.value or {}
@@ -109,7 +109,7 @@ end
 
 -- the expected effects --------------------------------------------------------
 
--- A round has opened: with the members that have entered.
+-- A round has opened, with the live members that have entered.
 local function opened(model, state, round)
   local count = 0
   for id, member in pairs(state.members) do
@@ -123,7 +123,7 @@ local function opened(model, state, round)
   end
 end
 
--- A request of a member, or a duplicate of it, extends the lease.
+-- A member's request extends its lease; so does a duplicate that arrives late.
 local function extend(model, state, op, id, reply)
   local is_in = reply[1] == "held" or reply[1] == "busy"
   if is_in and op ~= "leave" and state.members[id] then
@@ -139,7 +139,8 @@ local function check_free(state, round)
   end
 end
 
--- Only the last round that was lost is remembered: those before may count.
+-- Checks that a round was lost for a reason. A later round counts, too, because
+-- the server remembers only the last lost round.
 local function check_lost(state, round)
   for _, member in pairs(state.members) do
     if member.round and member.round >= round and not member.left
@@ -150,7 +151,8 @@ local function check_lost(state, round)
   return "it is lost, but no member has died"
 end
 
--- op -> (model, state, id, client, reply): the next phase and round; a fault.
+-- op -> function(model, state, id, client, reply). It returns the next phase,
+-- the round and a fault.
 local apply = {}
 
 function apply.enter(_, state, id, _, reply)
@@ -190,7 +192,7 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- Which requests have a number of their own; others repeat one.
+-- Does a request get a new number? Otherwise, it repeats an earlier request.
 local function is_new(client, op)
   return op == "enter" and client.phase == "out"
     or op == "leave" and client.phase == "in"
@@ -239,7 +241,7 @@ local function remember(model, state, result, id)
   table.insert(state.copies, { text = text, result = result, id = id })
 end
 
--- The server has ended a round as lost, and then perhaps let `id` enter.
+-- The server has ended a round as lost. After that, it may have let `id` enter.
 local function lost(state, id)
   local has_died = false
   for its, member in pairs(state.members) do
@@ -253,7 +255,7 @@ local function lost(state, id)
   return not has_died and "it is lost, but no member has died" or nil
 end
 
--- The effects that do not depend on the client; returns a fault.
+-- Applies the effects that do not depend on the client; returns a fault.
 local function applied(model, state, before, result, reply, id)
   local was_open, old, was_lost = round_of(model, before)
   local is_open, _, is_lost = round_of(model, state.server)
@@ -364,7 +366,7 @@ end
 function barriers:take(state, step) return doing[step.what](self, state, step)
 end
 
---- A message must tell the waiters that a round has opened or ended.
+--- Checks that a message wakes the waiters when a round opens or ends.
 function barriers:judge_step(before, _, result)
   if not result or not result.verdict or result.sent[1] then return nil end
   local open, round = round_of(self, before.server)
@@ -375,7 +377,7 @@ function barriers:judge_step(before, _, result)
   end
 end
 
---- All keys expire, and no round outlasts the leases.
+--- Checks that all keys expire, and that no round outlasts the leases.
 function barriers:judge(state)
   for _, key in ipairs(state.server:keys()) do
     local expires = state.server.server:entry(key).expires

@@ -1,60 +1,64 @@
---- rlockctl simulate: runs a program as several processes in a simulation with
---- faults, from one seed after the other, until it finds a fault in it.
+--- rlockctl simulate: runs a program as several processes in a simulation that
+--- injects faults, with one seed after another, until a run exposes a bug.
 
 local simulate = {}
 
 simulate.usage = [[
 rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
-Runs the program as several processes in a simulation: on one virtual clock,
-with simulated servers, whatever hosts it names: one Redis, unless the scheme of
-its URL or an option says Sentinel, Redis Cluster or ZooKeeper. Processes die
-and are started again, stop for longer than a lease, and lose requests and
-replies, all from one seed. Seed after seed is run until a fault of the program
-is found: an error that nothing catches, a wait that never ends, a lock that is
-never released, or an invariant that does not hold. Then it prints the steps
-that lead to the fault, and the command that repeats them.
+Runs the program as several processes on a virtual clock and injects faults:
+processes crash and restart, pause for longer than a lease, and lose requests
+and replies. The seed determines the whole run. The command tries one seed after
+another until a run exposes a bug: an uncaught error, a wait that never ends, a
+lock that is never released, or an invariant that fails. Then it prints the
+steps that lead to the bug, and the command that repeats the run.
+
+The servers are simulated, too, whatever hosts the program names: one Redis,
+unless the scheme of its URL or an option selects Sentinel, Redis Cluster or
+ZooKeeper.
 
 `require "rlock.simulate"` has shared(name), a table that all processes share
-and that outlives them; always(fn) and finally(fn), invariants after each step
-and at the end; and redis(...), which reads the server's data in them. Time,
-random numbers and the order of pairs follow the seed. What cannot be simulated,
-such as io.popen or a socket, raises an error.
+and that survives their crashes; always(fn), an invariant to check after each
+step; finally(fn), an invariant to check at the end of a run; and redis(...),
+with which an invariant reads the server's data. Time, random numbers and the
+order of pairs depend only on the seed. What cannot be simulated, such as
+io.popen or a socket, raises an error.
 
-An error code of rlock that ends a process, as assert(lock:unlock()) does with
-"lost" after a long pause, is counted, and is no fault.
+An error code of rlock may end a process: after a long pause,
+assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
 
-  --processes N   how many processes; default 3
-  --runs N        at most so many runs
-  --for DUR       at most so much processor time; default, without --runs: 10s
-  --span DUR      virtual time after which a program that loops is stopped;
+  --processes N   the number of processes; default 3
+  --runs N        the maximum number of runs
+  --for DUR       the maximum processor time; default 10s, unless --runs is
+                  given
+  --span DUR      the virtual time after which a program that loops is stopped;
                   default 30s
-  --seed N        the first seed; only this one, without --runs and --for
-  --cluster       Redis Cluster, also for redis:// and local:
-  --sentinel      Redis behind Sentinels, in the same way
+  --seed N        the first seed; the only one, unless --runs or --for is given
+  --cluster       simulate Redis Cluster, also for redis:// and local:
+  --sentinel      simulate Redis behind Sentinels, also for redis:// and local:
   --replicas N    as --sentinel, with N replicas that confirm each request
-  --zookeeper     ZooKeeper, if the program names no URL
-  --data LIST     what is on the server at the start, such as number=0 for
-                  Redis and /number=0,/other= for ZooKeeper
+  --zookeeper     simulate ZooKeeper, if the program names no URL
+  --data LIST     the initial data of the server, such as number=0 for Redis and
+                  /number=0,/other= for ZooKeeper
   --faults LIST   the faults to inject, or none; default:
                   crash,pause,late,servers
-                    crash    a process dies, and is started again
-                    pause    a process stops for up to two leases
+                    crash    a process crashes and restarts
+                    pause    a process pauses for up to two leases
                     late     requests, replies and connections are late or lost
-                    servers  servers stall, fail over or restart without a loss
-                             of data, and slots of a cluster move
-                  by name only, since rlock promises nothing against them:
+                    servers  servers stall, fail over or restart without data
+                             loss, and slots of a cluster move
+                  only if named, because rlock does not protect against them:
                     restart  Redis restarts without its data
                     evict    Redis evicts a key
-                    clock    the clock of Redis is stepped
-  --strict        a code of rlock that ends a process is a fault
-  --log           print what the program prints in the run shown
+                    clock    the clock of Redis jumps
+  --strict        an error code of rlock that ends a process is a bug, too
+  --log           show what the program prints in the run that exposes the bug
   --json          print one object
 
 Write -- before arguments of the program that begin with -.
 
-Exit status: 0 no fault, 1 a fault, 3 the program uses a command that the
-simulated Redis lacks.
+Exit status: 0 no bug found, 1 a bug found, 3 the program uses a command that
+the simulated Redis lacks.
 ]]
 
 simulate.options = {
@@ -109,7 +113,7 @@ end
 
 local SERVERS = { "cluster", "sentinel", "replicas", "zookeeper" }
 
--- The sort of servers that the options choose, or nil.
+-- The kind of servers that the options select, or nil.
 local function servers_of(chosen)
   local sort
   for _, name in ipairs(SERVERS) do
@@ -133,7 +137,8 @@ local function data_of(list)
   return data
 end
 
--- When to stop; on a terminal, shows the progress twice a second.
+-- Returns a function that decides whether to stop the search. On a terminal, it
+-- also shows the progress twice a second.
 local function stopper(chosen)
   local host = require "rlock.host.uv"
   local runs = number(chosen, "runs", nil, 1)

@@ -1,11 +1,11 @@
---- Requests that run an operation for many owners (script.batched), taken apart
---- into one for each owner.
+--- Splits a request that runs an operation for many owners (script.batched)
+--- into one request for each owner.
 
 local batched = {}
 
 local unpack = table.unpack
 
-local known = {}                        -- script -> what `is` returns
+local known = {}                        -- script -> the result of `is`
 
 --- Does this script run an operation for many owners?
 function batched.is(text)
@@ -34,15 +34,15 @@ function batched.parts(keys, args)
   return parts
 end
 
---- The same of a command EVALSHA.
+--- The keys and arguments of each owner in an EVALSHA command.
 function batched.parts_of(words)
   local n = 3 + tonumber(words[3]) --[[@as integer]]
   return batched.parts({ unpack(words, 4, n) }, { unpack(words, n + 1) })
 end
 
---- The parts that answered "held".
+--- The parts whose reply is "held".
 ---@param parts table
----@param reply any of the script
+---@param reply any the script's
 function batched.held(parts, reply)
   local list, others = {}, {}
   for i = 2, #reply do others[reply[i]] = true end

@@ -1,10 +1,10 @@
---- A simulated Redis Cluster. A shard is a server (server.lua) at some address;
---- after a failover it is at another one, and the old master is its replica.
---- Slots move between shards, at once or key by key.
+--- A simulated Redis Cluster. A shard is a server (server.lua). A failover
+--- gives it another address, and makes the old master its replica. Slots
+--- migrate between shards, at once or key by key.
 ---
---- Each node has a slot map of its own, which lags behind unless it made the
---- change itself: `known` is how many of `changes` it knows, `has` maps slots
---- to shards, `at` maps shards to addresses.
+--- Each node has its own slot map. It lags behind, unless the node made the
+--- change itself. `known` counts the `changes` that the node knows, `has` maps
+--- slots to shards, and `at` maps shards to addresses.
 
 local server = require "rlockctl.simulate.server"
 local slot = require "rlock.redis.slot"
@@ -14,12 +14,13 @@ local slot = require "rlock.redis.slot"
 local cluster = {}
 cluster.__index = cluster
 
-local LATE = 2                          -- seconds until all know a change
-local BUS = 0.001                       -- seconds of a message between nodes
+local LATE = 2                          -- seconds until each node knows a
+                                        -- change
+local BUS = 0.001                       -- seconds, between two nodes
 local PORT = "6379"
 
---- The number of slots. Fewer than in Redis, because each change reads all of
---- them.
+--- The number of slots: fewer than in Redis, because each change reads them
+--- all.
 cluster.SLOTS = 256
 
 local slots = setmetatable({}, { __index = function(list, key)
@@ -60,16 +61,16 @@ function cluster:url()
   return "redis+cluster://" .. table.concat(names, ",")
 end
 
---- The slot of a thing. The names of a latch have different ones.
----@param thing table
+--- The slot of a lock or counter. Each cycle of a latch has its own.
+---@param thing table `name`; `cycle`, of a latch
 function cluster.slot_of(thing)
   return slots[thing.cycle and thing.cycle.name or thing.name]
 end
 
---- The servers that have the keys of a thing: a list of one, or of two while
---- its slot moves.
----@param thing table
----@return table # a list that changes with the slots
+--- The servers that have the keys of a lock or counter: one, or two while its
+--- slot migrates.
+---@param thing table as for slot_of
+---@return table # a live list: it follows the slot
 function cluster:servers_of(thing)
   return setmetatable({}, { __index = function(_, i)
     local number = cluster.slot_of(thing)
@@ -94,7 +95,8 @@ local function learn(node, count)
   end
 end
 
--- Records a change: these nodes know it at once, the others after a delay.
+-- Records a change. The nodes of `knowing` know it at once, the others after a
+-- delay.
 local function tell(self, change, knowing)
   self.changes[#self.changes + 1] = change
   local count = #self.changes
@@ -106,12 +108,12 @@ local function tell(self, change, knowing)
   end
 end
 
--- slots that move -------------------------------------------------------------
+-- slot migration --------------------------------------------------------------
 
---- A hook: a key is about to move. `move` has `slot`, `from` and `to`.
+--- A hook, called before a key migrates. `move` has `slot`, `from` and `to`.
 function cluster.on_key() end
 
--- MIGRATE: the key keeps the rest of its lease, by another clock.
+-- MIGRATE: the key keeps its remaining lease, by the clock of the target.
 local function move_key(self, move, key)
   local entry, from, to = move.from.redis.entries[key], move.from, move.to
   if not entry then return end
@@ -132,7 +134,7 @@ local function keys_in(shard, number)
   return keys
 end
 
--- SETSLOT NODE: the last keys have moved, so the target owns the slot.
+-- SETSLOT NODE: migrates the last keys, then the target owns the slot.
 local function finish(self, move)
   if self.moves[move.slot] ~= move then return end
   for _, key in ipairs(keys_in(move.from, move.slot)) do
@@ -146,10 +148,10 @@ local function finish(self, move)
   end)
 end
 
---- Moves the slot of a thing to another shard.
----@param thing table
+--- Migrates the slot of a lock or counter to another shard.
+---@param thing table as for slot_of
 ---@param to table shard
----@param seconds number 0: at once; more: key by key
+---@param seconds number 0: at once; more: key by key, for this long
 function cluster:move(thing, to, seconds)
   local number = cluster.slot_of(thing)
   local from = self.has[number]
@@ -168,12 +170,12 @@ function cluster:move(thing, to, seconds)
   self.universe:after(seconds, function() finish(self, move) end)
 end
 
---- Is the slot of a thing moving?
+--- Is the slot of a lock or counter migrating?
 function cluster:is_moving(thing)
   return self.moves[cluster.slot_of(thing)] ~= nil
 end
 
---- Ends the moves from or to a shard, or all.
+--- Completes the migrations from and to a shard; default: all migrations.
 function cluster:settle(shard)
   for number = 0, cluster.SLOTS - 1 do
     local move = self.moves[number]
@@ -191,11 +193,11 @@ local function slots_of(self, shard)
   return list
 end
 
---- Moves all slots of a shard to another at once, and stops the shard. It
---- restarts without slots, as another server.
+--- Moves all slots of a shard to another one at once, and stops the shard. It
+--- restarts empty and without slots.
 ---@param shard table
----@param to table
----@param seconds number
+---@param to table shard
+---@param seconds number until the restart
 function cluster:remove(shard, to, seconds)
   if shard == to or self:is_changing(shard) or self:is_changing(to) then
     return
@@ -212,8 +214,8 @@ function cluster:remove(shard, to, seconds)
   shard:restart(seconds, "nothing")
 end
 
---- Unassigns the slot of a thing for a while.
----@param thing table
+--- Unassigns the slot of a lock or counter for a while.
+---@param thing table as for slot_of
 ---@param seconds number
 function cluster:uncover(thing, seconds)
   local list = { cluster.slot_of(thing) }
@@ -224,15 +226,15 @@ function cluster:uncover(thing, seconds)
   end)
 end
 
--- The old master learns of the failover: it is a replica.
+-- The old master learns of the failover and becomes a replica.
 local function end_split(self, old, count)
   if self.split == old then self.split = nil end
   old.role = "slave"
   learn(old, count)
 end
 
---- Ends all faults: slots stay where they are, all nodes run, and there is one
---- master of each shard.
+--- Ends all faults: no slot migrates, all nodes run, and each shard has one
+--- master.
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil
@@ -241,7 +243,8 @@ end
 
 -- failovers -------------------------------------------------------------------
 
--- What stays at the old address, as a replica: the connections, the old data.
+-- The replica that stays at the old address, with the connections and the old
+-- data.
 local function leave_behind(master)
   local old = {}
   for key, value in pairs(master) do old[key] = value end
@@ -254,7 +257,8 @@ local function leave_behind(master)
   return old
 end
 
--- The replica to be promoted: a new server or, if there is one, the old master.
+-- The address of the replica to promote: that of the former master, if there
+-- is one, else a new one.
 local function heir_of(self, master, is_new)
   local spare = master.spare
   if spare and not is_new and not self.split then
@@ -264,7 +268,7 @@ local function heir_of(self, master, is_new)
   return ("%s-%d"):format(master.name, master.epoch)
 end
 
--- The promoted server is an old master: its connections are still there.
+-- Promotes a former master: it keeps its connections.
 local function come_back(master, spare)
   spare:thaw()
   master.run_id, master.scripts = spare.run_id, spare.scripts
@@ -275,12 +279,12 @@ local function come_back(master, spare)
   end
 end
 
---- A replica of the shard is promoted: it has the master's data or, if
---- `is_lagging`, an older copy: what the master has saved.
+--- Promotes a replica of the shard. It has the master's data or, if
+--- `is_lagging`, the older copy that `save` kept.
 ---@param master table
 ---@param how table `is_lagging`; `is_new`: not a former master; `freezes`,
----  seconds for which the old master is frozen; `splits`, seconds until it
----  learns of the failover, if it is not
+---  seconds for which the old master is frozen; `splits`, seconds until an old
+---  master that is not frozen learns of the failover
 function cluster:fail_over(master, how)
   local old, address, spare = leave_behind(master), heir_of(self, master,
     how.is_new)
@@ -294,7 +298,7 @@ function cluster:fail_over(master, how)
   old:freeze_only(how.freezes)
 end
 
---- The old master learns of a failover.
+--- Lets the old master learn of a failover, after some seconds.
 function cluster:demote(old, seconds)
   local count = #self.changes
   if seconds <= 0 then return end_split(self, old, count) end
@@ -302,20 +306,20 @@ function cluster:demote(old, seconds)
   self.universe:after(seconds, function() end_split(self, old, count) end)
 end
 
---- Has the shard that has a thing two masters?
+--- Does the shard of a lock or counter have two masters (split brain)?
 function cluster:is_split(thing)
   return self.split ~= nil
     and self.split.name == self.has[cluster.slot_of(thing)].name
 end
 
---- Deletes a restored shard's keys of slots that it does not own any more.
+--- Deletes the keys of a restored shard whose slots it no longer owns.
 function cluster:forget_strays(shard)
   for key in pairs(shard.redis.entries) do
     if self.has[slots[key]] ~= shard then shard.redis.entries[key] = nil end
   end
 end
 
--- what nodes answer -----------------------------------------------------------
+-- the replies of nodes --------------------------------------------------------
 
 --- Is a shard involved in a failover?
 function cluster:is_changing(shard)
@@ -331,7 +335,7 @@ local function keys_of(words, name)
   end
 end
 
--- Counts the keys that the node has and lacks.
+-- Counts the keys that the node has, and those that it lacks.
 local function count(node, keys)
   local there, missing = 0, 0
   for _, key in ipairs(keys) do
@@ -346,7 +350,8 @@ end
 
 local TRYAGAIN = "TRYAGAIN Multiple keys request during rehashing of slot"
 
--- The redirection for keys of a migrating slot; nil if the node has them.
+-- The redirection (ASK, MOVED) or TRYAGAIN for keys of a migrating slot; nil if
+-- the node has them.
 local function of_moving(self, node, move, keys, is_asking)
   node:tick()
   local there, missing = count(node, keys)
@@ -364,7 +369,7 @@ function cluster.moved(_, node, number)
   return ("MOVED %d %s:%s"):format(number, node.at[node.has[number]], PORT)
 end
 
---- Why a node does not execute a command, or nil.
+--- The error with which a node refuses a command, or nil.
 ---@param node table
 ---@param link table its connection
 ---@param words table
@@ -392,7 +397,7 @@ function cluster:refusal(node, link, words, name)
   return self:moved(node, number)
 end
 
--- A node may leave its own address empty.
+-- One range of CLUSTER SLOTS. A node may leave its own address empty.
 local function range(node, first, last, shard)
   local address = node.at[shard]
   if address == node.address and node.is_nameless then address = "" end
@@ -414,7 +419,7 @@ function cluster.slots_of(node)
   return list
 end
 
---- Passes on a message of PUBLISH to the subscribers of the other nodes.
+--- Forwards a published message to the subscribers of the other nodes.
 function cluster:broadcast(node, channel, payload)
   if node.is_old then return end
   for _, shard in ipairs(self.shards) do

@@ -1,5 +1,5 @@
---- The globals of one simulated process: copies of Lua's, in which time and
---- randomness are those of the simulation, `require` loads modules for this
+--- The globals of one simulated process. They are copies of Lua's globals, but
+--- time and random numbers are simulated, `require` loads modules for this
 --- process only, and what cannot be simulated raises an error.
 
 local order = require "rlockctl.simulate.order"
@@ -9,7 +9,7 @@ local unwind = require "rlock.host.uv.unwind"
 
 local environment = {}
 
--- The codes that rlock returns and programs pass to `assert`.
+-- The error codes of rlock, which programs pass to `assert`.
 local CODES = {}
 for code in ([[busy timeout deadlock lost not_held refused closed connect redis
   zookeeper quorum replicas failed cancelled]]):gmatch "%S+" do
@@ -23,7 +23,7 @@ for name in ([[socket ssl luv cqueues posix copas http lfs hiredis resty]])
   OUTSIDE[name] = true
 end
 
---- The code of rlock in the message of an error that nothing caught, or nil.
+--- The error code of rlock in the message of an uncaught error, or nil.
 ---@param message string with a traceback
 function environment.code_of(message)
   ---@type any
@@ -48,7 +48,7 @@ end
 
 -- time and randomness ---------------------------------------------------------
 
---- Adds the time of a process to its globals.
+--- Adds simulated time to the globals of a process.
 ---@param env table `os`
 ---@param process table `host`, `began`
 function environment.add_time(env, process)
@@ -63,7 +63,7 @@ function environment.add_time(env, process)
   function env.os.clock() return host.now() - process.began end
 end
 
---- Adds the randomness of a process to its globals.
+--- Adds simulated random numbers to the globals of a process.
 ---@param env table `math`
 ---@param process table `host`
 function environment.add_random(env, process)
@@ -89,7 +89,8 @@ end
 local OBJECTS = { table = true, ["function"] = true, thread = true,
   userdata = true }
 
--- What depends on addresses cannot be made reproducible, but named.
+-- Records what depends on memory addresses: it is not reproducible, but the
+-- report can name it.
 local function add_order(env, process)
   local run = process.run
   function env.pairs(list)
@@ -114,7 +115,7 @@ local function add_order(env, process)
   end
 end
 
--- os.exit unwinds the task by an error, which the program must not catch.
+-- os.exit raises an error to unwind the task. The program must not catch it.
 local function add_pcall(env, process)
   local function passed(ok, message, ...)
     if not ok and process.ending == "exit" and unwind.is(message) then
@@ -172,7 +173,7 @@ end
 
 -- modules ---------------------------------------------------------------------
 
--- The chunk of a file, compiled once in a search.
+-- The chunk of a file. Each search compiles a file once.
 local function chunk_of(process, path, env)
   local cache = process.run.program.chunks
   if not cache[path] then
@@ -241,7 +242,7 @@ end
 
 -- the environment -------------------------------------------------------------
 
--- As in rlockctl, the detail of a failed assert is kept.
+-- Keeps the detail of a failed assert, as rlockctl does.
 local function add_assert(env, process)
   function env.assert(...)
     local value, code, detail = ...
@@ -271,7 +272,7 @@ function environment.new(process)
   add_files(env, process)
   add_modules(env, process)
   add_assert(env, process)
-  -- Server code may use these.
+  -- A policy's server functions may use these.
   for _, name in ipairs { "math", "pairs", "next", "tostring", "pcall",
     "xpcall", "load", "assert" } do
     sandbox.stand_in(env[name], name)
@@ -279,7 +280,7 @@ function environment.new(process)
   return env
 end
 
---- The program as a function of a process.
+--- The program's main chunk, with the globals of a process.
 function environment.main(process)
   return assert(chunk_of(process, process.run.program.path, process.env))
 end

@@ -1,9 +1,10 @@
---- Faults of connections, servers and processes. Each is a function of a scene,
---- two dice in [0,1) that choose whom it hits, and its seconds.
+--- Fault injection: faults of connections, servers and processes. Each fault is
+--- a function of a scene, of two random numbers in [0,1) that choose its
+--- targets, and of its duration in seconds.
 ---
 --- A scene has `processes`, each with a `host`; `servers`; `network` and
---- `universe`; start_client_later(scene, seconds), for `kill`; and `cluster` or
---- `ensemble`, of ZooKeeper, for faults of these.
+--- `universe`; start_client_later(scene, seconds), for `kill`; and, for their
+--- faults, `cluster` or `ensemble` (of ZooKeeper).
 
 local sentinels = require "rlockctl.simulate.sentinels"
 
@@ -17,7 +18,7 @@ end
 
 local one_of = faults.one_of
 
---- One of the processes that run, without a crowd.
+--- A running process; members of a crowd do not count.
 function faults.process_of(scene, dice)
   local alive = {}
   for _, process in ipairs(scene.processes) do
@@ -37,7 +38,7 @@ local function route_of(scene, a, b)
   return scene.network:route(process.host, one_of(scene.servers, b))
 end
 
---- The kinds: name -> function(scene, a, b, seconds).
+--- The kinds of faults: name -> function(scene, a, b, seconds).
 faults.inject = {}
 
 local inject = faults.inject
@@ -53,22 +54,24 @@ local function of_links(fn)
   end
 end
 
--- What is sent on the present connections arrives late, also after they have
--- been closed; new connections are not affected.
+-- What is sent on the current connections arrives late, even after they have
+-- been closed. New connections are not affected.
 inject.late = of_links(function(link, seconds) link:hold("forth", seconds) end)
 inject.deaf = of_links(function(link, seconds) link:hold("back", seconds) end)
 
--- The server resets the connection after so many commands, in place of seconds.
+-- The server resets the connection after some commands: `seconds` is their
+-- number.
 inject.reset = of_links(function(link, count)
   link.resets_after = 1 + floor(count)
 end)
 
--- Nothing arrives any more, until the client gives up or the server resets.
+-- A half-open connection: nothing arrives until the client gives up or the
+-- server resets the connection.
 inject["half-open"] = of_links(function(link, seconds)
   link:half_open(seconds)
 end)
 
--- What is on its way is lost, with the connection.
+-- The connection is lost, with all that is in flight.
 inject.cut = of_links(function(link) link:half_open(0) end)
 
 local function of_route(fn)
@@ -109,7 +112,7 @@ end
 function inject.save(scene, a) one_of(scene.servers, a):save() end
 function inject.flush(scene, a) one_of(scene.servers, a):flush_scripts() end
 
--- The replica of a server stops for a while, and confirms nothing.
+-- The replica of a server stops for a while, and confirms no writes.
 inject["replica lags"] = function(scene, a, _, seconds)
   one_of(scene.servers, a):lag(seconds)
 end
@@ -121,7 +124,7 @@ inject["restart, empty"] = function(scene, a, _, seconds)
   server:restart(seconds, "nothing")
 end
 
--- A key disappears that Redis may evict.
+-- Redis evicts a key.
 function inject.evict(scene, a, b)
   local entries, keys = one_of(scene.servers, a).redis.entries, {}
   for key in next, entries do keys[#keys + 1] = key end
@@ -145,7 +148,7 @@ end
 
 -- Sentinels and replicas ------------------------------------------------------
 
--- The new master has all data; the old one may be frozen meanwhile.
+-- The new master has all data. The old master may be frozen meanwhile.
 function inject.failover(scene, a, b, seconds)
   local server = one_of(scene.servers, a)
   if server.is_down or not server.epoch then return end
@@ -153,7 +156,7 @@ function inject.failover(scene, a, b, seconds)
     scene.universe.random)
 end
 
--- The new master lacks what it has not confirmed.
+-- The new master lacks the writes that it had not confirmed as a replica.
 inject["failover to a replica"] = function(scene, a, b, seconds)
   local server = one_of(scene.servers, a)
   if server.is_down then return end
@@ -168,7 +171,8 @@ function faults.dice_of(dice, i) return dice * 7 ^ i % 1 end
 
 local dice_of = faults.dice_of
 
--- Some key of a server, as a thing of cluster.lua, or any slot.
+-- A random key of a server, as an argument for cluster:move; a random name if
+-- the server has no keys.
 local function thing_of(server, dice)
   local keys = {}
   for key in next, server.redis.entries do keys[#keys + 1] = key end
@@ -176,7 +180,7 @@ local function thing_of(server, dice)
   return { name = one_of(keys, dice) or ("%.6f"):format(dice) }
 end
 
--- A slot moves, at once or key by key.
+-- A slot migrates, at once or key by key.
 function inject.move(scene, a, b, seconds)
   local thing = thing_of(one_of(scene.servers, a), dice_of(a, 1))
   local from, to = scene.cluster:servers_of(thing)[1], one_of(scene.servers, b)
@@ -184,7 +188,7 @@ function inject.move(scene, a, b, seconds)
   scene.cluster:move(thing, to, dice_of(b, 1) < 0.5 and seconds or 0)
 end
 
--- A node leaves, and comes back as another one.
+-- A node leaves the cluster, and rejoins it as a new node.
 inject["node removed"] = function(scene, a, b, seconds)
   local shard, to = one_of(scene.servers, a), one_of(scene.servers, b)
   if shard.is_down or to.is_down then return end
@@ -195,8 +199,8 @@ inject["slot uncovered"] = function(scene, a, b, seconds)
   scene.cluster:uncover(thing_of(one_of(scene.servers, a), b), seconds)
 end
 
--- Until a replica with all data is promoted, other nodes may report the cluster
--- as down. The old master may stay frozen after that.
+-- Until a replica with all data is promoted, the other nodes may report that
+-- the cluster is down. After that, the old master may stay frozen.
 inject["failover in the cluster"] = function(scene, a, b, seconds)
   local server, cluster = one_of(scene.servers, a), scene.cluster
   if server.is_down or cluster.failing then return end
@@ -238,7 +242,8 @@ inject["server lags"] = of_ensemble(function(ensemble, one, _, seconds)
   ensemble:lag(one, seconds)
 end)
 
--- The leader is cut off. The others do not wait for it: they restart.
+-- The leader is cut off. The other servers restart, so they elect a new leader
+-- at once.
 inject["leader deposed"] = of_ensemble(function(ensemble, _, _, seconds)
   local leader = ensemble:leader()
   if not leader or not ensemble[2] then return end
@@ -259,7 +264,7 @@ function inject.stall(scene, a, _, seconds)
   if process then scene.universe:stall(process.host, seconds) end
 end
 
--- The waiters behind it may detect its death, or no client does for a while.
+-- A process crashes. A waiter may detect that, or no client does for a while.
 function inject.kill(scene, a, _, seconds)
   local process = process_of(scene, a)
   if not process then return end
@@ -267,7 +272,7 @@ function inject.kill(scene, a, _, seconds)
   scene:start_client_later(seconds)
 end
 
---- Kinds that hit no process, nor its connections.
+--- The kinds that affect neither a process nor its connections.
 faults.of_servers = {}
 for kind in next, inject do
   faults.of_servers[kind] = kind ~= "stall" and kind ~= "kill" or nil

@@ -1,6 +1,6 @@
---- Do two owners hold a lock for certain at the same time? That would be a
---- fault of rlock, not of the program. Built-in locks only: what an own policy
---- excludes is not known here.
+--- Checks mutual exclusion: two owners must never hold a lock at the same time.
+--- If they do, that is a bug of rlock, not of the program. It checks only
+--- built-in locks, because it does not know what a user's policy excludes.
 
 local kinds = require "rlock.lock.kinds"
 
@@ -17,8 +17,8 @@ for _, kind in ipairs(kinds) do
   end
 end
 
--- A release begins by taking the hold from the grant. A grant's table may serve
--- another lock later.
+-- Is the hold of an entry certainly valid? A release first removes the hold
+-- from the grant. Another lock may reuse the table of a grant.
 local function is_certain(entry)
   local grant, host = entry.grant, entry.host
   return not host.is_dead and grant.lock and grant.lock.record == entry.record
@@ -32,7 +32,7 @@ local function report(run, a, b)
     a.host.label, b.host.label, a.grant:show()), { process = b.host.label })
 end
 
--- Adds a grant to the holders of its lock; forgets those that are over.
+-- Adds a grant to the holders of its lock, and removes those that have ended.
 local function add(run, list, entry)
   for i = #list, 1, -1 do
     local other = list[i]
@@ -46,14 +46,14 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
--- The key of a lock, the same for both sides of a read/write lock: all have the
--- same servers.
+-- The key of a lock. Both sides of a read/write lock have the same one. All
+-- clients of a run have the same servers, so a name is enough.
 local function key_of(record)
   local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
   return ("%s %s"):format(stem, record.name)
 end
 
--- The watchdog has a grant from its first hold on.
+-- Called when the watchdog learns of a grant, at its first hold.
 local function granted(grant)
   local session, record = grant.lock.session, grant.lock.record
   local process = session.host.process
@@ -82,8 +82,8 @@ local function seeing_grants(keep)
   end
 end
 
--- The program itself takes a lock from its holders, perhaps later: no more is
--- known of it in this run.
+-- The program takes a lock from its holders, now or later. This run no longer
+-- checks that lock.
 local function taken(run, name) run.taken[name] = true end
 
 local TAKES = {}
@@ -92,10 +92,10 @@ for word in ([[DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT
   TAKES[word] = true
 end
 
---- What a run replaces, see patch.lua. A run has `broken`, once rlock promises
---- nothing any more, and for this module the empty tables `holders`;
---- `granted_at`, by lock; and `taken`: the names of locks that the program
---- itself takes from their holders.
+--- The functions that a run replaces, see patch.lua. A run has `broken`: the
+--- assumption of rlock that a fault has violated, if any. For this module, it
+--- has three tables, empty at first: `holders` and `granted_at`, by lock, and
+--- `taken`, the names of locks that the program takes from their holders.
 holders.patches = {
   { "rlock.lock.watchdog", "watch", seeing_grants },
   { "rlock.lock.watchdog", "observe", seeing_grants },

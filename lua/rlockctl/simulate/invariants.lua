@@ -1,5 +1,5 @@
---- What `require "rlock.simulate"` has in a simulated process: tables that all
---- processes share and that outlive them, invariants, and the server's data.
+--- `require "rlock.simulate"` in a simulated process: tables that all processes
+--- share and that survive their crashes, invariants, and the server's data.
 
 ---@class rlockctl.simulate.invariants
 ---@field [any] any
@@ -36,7 +36,7 @@ local function add(list, own, at, fn)
   list[#list + 1] = entry
 end
 
---- The module for one process: that of rlock/simulate.lua, simulated.
+--- The module of one process, which replaces rlock/simulate.lua.
 function invariants:module_for(own)
   self.finally.is_single = true
   local module = {}
@@ -54,7 +54,7 @@ function invariants:module_for(own)
   return module
 end
 
--- The first invariant that does not hold: its message.
+-- The message and the entry of the first invariant that is violated.
 local function check(list)
   for _, entry in ipairs(list) do
     if list.is_single or not entry.process.host.is_dead then
@@ -64,12 +64,12 @@ local function check(list)
   end
 end
 
---- Checks those of `always`.
----@return string? # what does not hold
+--- Checks the invariants of `always`.
+---@return string? # the message of the one that is violated
 ---@return table? # the entry, with its `process` and `place`
 function invariants:check() return check(self.always) end
 
---- Checks those of `finally`.
+--- Checks the invariants of `finally`.
 function invariants:check_end() return check(self.finally) end
 
 return invariants

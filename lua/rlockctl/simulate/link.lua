@@ -1,6 +1,6 @@
---- One simulated connection of a client to a server. It delivers in order, with
---- delays. What was sent on a connection that its client has closed may still
---- arrive, unless the server has closed it too.
+--- A simulated connection of a client to a server. It delivers in order, with
+--- delays. After the client has closed a connection, what it has sent may still
+--- arrive, unless the server has closed the connection too.
 
 local batched = require "rlockctl.simulate.batched"
 local errors = require "rlock.redis.errors"
@@ -13,14 +13,14 @@ local link = {}
 link.__index = link
 
 local CONFIRM = 0.001     -- seconds until a replica confirms
-local TICK = 0.1          -- seconds; Redis ends a WAIT at one of these ticks
+local TICK = 0.1          -- seconds; Redis ends a WAIT at such a tick
 
 local huge, kind_of, max, unpack =
   math.huge, math.type, math.max, table.unpack
 local set_metatable, type = setmetatable, type
 
---- Opens it; it takes no time.
----@param route table the way between the client and the server: network.lua
+--- Opens a connection, in no time.
+---@param route table between the client and the server: network.lua
 ---@param options table those of host.connect
 function link.new(route, options)
   local server = route.server
@@ -43,7 +43,7 @@ end
 
 -- deliveries ------------------------------------------------------------------
 
--- Lets an item happen when it arrives, after all earlier ones of its direction.
+-- Delivers an item after a delay, and after all earlier items of its direction.
 local function deliver(self, direction, item)
   local universe, route = self.universe, self.route
   local at = universe.now + route.delay * (0.5 + route.random())
@@ -54,14 +54,14 @@ local function deliver(self, direction, item)
   universe:at(at, item)
 end
 
---- Holds all that is sent in a direction, for a while.
+--- Delays all that is sent in a direction until some seconds have passed.
 ---@param direction string "forth" or "back"
 ---@param seconds number
 function link:hold(direction, seconds)
   self[direction] = max(self[direction], self.universe.now + seconds)
 end
 
--- The reply as a client sees it.
+-- Converts a reply from the model's form to the client's.
 local function seen(reply)
   local kind = type(reply)
   if kind == "string" then return reply end
@@ -82,9 +82,9 @@ end
 local Call = { rank = 2 }
 Call.__index = Call
 
--- The outcome, for the task, the pipeline or the receiver that waits for it. As
--- in host/uv.lua, a receiver learns of the end of the connection later: it may
--- be what closes it.
+-- Reports the outcome to the waiting task, pipeline or receiver. As in
+-- host/uv.lua, a receiver learns later that the connection is closed, because
+-- the receiver itself may be closing it.
 local function tell(call, reply, code, detail)
   call.is_over = true
   local batch, receiver = call.batch, call.receiver
@@ -105,7 +105,7 @@ local function tell(call, reply, code, detail)
   end
 end
 
---- Its task was cancelled.
+--- Called when the waiting task is cancelled.
 function Call:abandon() self.task = nil end
 
 -- The reply arrives at the client.
@@ -131,7 +131,7 @@ end
 
 local arrive
 
--- WAIT blocks the connection until the replica confirms, or for some time.
+-- WAIT blocks the connection until the replica confirms or the time is over.
 local function wait_for_replica(call)
   local self, ends = call.link, call.ends
   local is_done = self.server:is_confirmed(self)
@@ -183,15 +183,14 @@ function arrive(call)
   end
 end
 
--- seals of a client's node -> its closed connections that are not sealed, and
--- the newest master that it was connected to
+-- `seals` of a client's node -> its closed connections that are not yet sealed
 local nodes = setmetatable({}, { __mode = "k" })
 
--- First arguments of operations without an owner, which may be late: refresh,
--- and break_ without a token.
+-- The first arguments of operations without an owner, which may arrive late:
+-- refresh, and break_ without a token.
 local NO_OWNER = { publish = true, spublish = true, both = true, [""] = true }
 
--- Calls fn with each lock and owner for which a script is run.
+-- Calls fn with each lock and owner of a script call.
 local function each_owner(server, words, fn)
   if batched.is(server.network.texts[words[2]]) then
     for _, part in ipairs(batched.parts_of(words)) do
@@ -203,17 +202,17 @@ local function each_owner(server, words, fn)
   if owner and not NO_OWNER[owner] then fn(words[4] .. " " .. owner) end
 end
 
--- Operations that change nothing, so it does not matter what comes after them.
+-- Read-only operations: they may be executed late.
 local READS = { peek = true, count = true }
 
--- Does a request only read? The server may have forgotten the script.
+-- Is a request read-only? Works even if the server has lost the script.
 local function is_read(server, words)
   local text = server.network.texts[words[2]]
   return READS[text and text:match("^%-%- rlock %S+%.([%a_]+)")] == true
 end
 
--- The owners of the operations of a closed connection that the server may still
--- execute late. It does not matter when it executes what only reads.
+-- The owners of the operations that were sent on a closed connection and that
+-- the server may still execute. Read-only operations do not count.
 local function unanswered(self)
   local owners, n = {}, 0
   for i = self.first, self.last do
@@ -233,10 +232,10 @@ local function has_any(set, list)
   return false
 end
 
--- Reports an operation that is sent while the server may still execute one of
--- an older connection, which this one replaces: that of the node or, since a
--- dedicated connection replaces only its own, of the same owner and lock. What
--- only reads has no dedicated connection.
+-- Reports an operation that is sent while the server may still execute one from
+-- the connection that this one replaces, which is therefore not sealed. With
+-- replicas, connections are dedicated: only operations of the same owner and
+-- lock count, and read-only ones do not.
 local function check_sealed(self, words)
   local list, owners = nodes[self.seals], {}
   if self.server.replicas and is_read(self.server, words) then return end
@@ -274,7 +273,7 @@ local function start(self, ms, words, n)
   if lost and lost[1] and copy[1] == "EVALSHA" then
     check_sealed(self, copy)
   end
-  local call = set_metatable({         -- with room for the fields that it gets
+  local call = set_metatable({         -- preallocates all fields
     link = self, words = copy, fire = arrive, sent = now, is_over = false,
     deadline = nil, task = nil, reply = nil, host = nil, receiver = nil,
     due = ms > 0 and now + ms / 1000 / self.host.speed or huge,
@@ -292,13 +291,13 @@ end
 
 -- deadlines -------------------------------------------------------------------
 
--- When the connection counts as dead.
+-- The time at which the client declares the connection dead.
 local function silent_due(self)
   if self.silent <= 0 or self.first > self.last then return huge end
   return max(self.heard, self[self.first].sent) + self.silent
 end
 
---- Sets the alarm for the first deadline.
+--- Sets the alarm for the earliest deadline.
 function link:set_alarm()
   local due = silent_due(self)
   for i = self.first, self.last do
@@ -310,7 +309,7 @@ function link:set_alarm()
   end
 end
 
---- The alarm: ends a silent connection, then what has waited for too long.
+--- The alarm: closes a silent connection, else times out overdue calls.
 function link.watch(alarm)
   local self = alarm.link
   if self.is_closed then return end
@@ -351,7 +350,7 @@ local function unserve(self)
   self.server:unlink(self)
 end
 
---- The server ends the connection; the client learns it after a delay.
+--- The server closes the connection; the client learns of it after a delay.
 function link:close_server()
   if not self.is_served then return end
   unserve(self)
@@ -360,15 +359,15 @@ function link:close_server()
   end })
 end
 
---- The client finds the connection dead.
+--- The client declares the connection dead.
 function link:lose(why)
   if self.is_closed then return end
   self:close(why)
   if self.lost then self.lost(why) end
 end
 
---- Closes the client's side. What was sent may still arrive; the server learns
---- of the close after that.
+--- Closes the client's side. What it has sent may still arrive. After that, the
+--- server learns that the connection is closed.
 function link:close(why)
   if self.is_closed then return end
   self.is_closed = true
@@ -385,9 +384,9 @@ function link:close(why)
   end
 end
 
---- From now on nothing arrives on either side, until the client gives up or
---- the server resets the connection. What is lost meanwhile stays lost, and
---- nothing after it arrives.
+--- Makes the connection half-open: nothing more arrives on either side, until
+--- the client gives up or the server resets the connection. What is lost in the
+--- meantime is never delivered.
 ---@param seconds number until the reset
 function link:half_open(seconds)
   self.is_mute, self.is_cut = true, true
@@ -397,14 +396,14 @@ function link:half_open(seconds)
   end)
 end
 
---- An error for a subscriber: it ends the connection.
+--- Sends a subscriber an error, which closes the connection.
 function link:refuse(why)
   deliver(self, "back", { host = self.host, rank = 2, fire = function()
     if not self.is_mute then self:lose(why) end
   end })
 end
 
---- Sends the server what it answers by `push`, if at all.
+--- Sends a command without a reply of its own: the server may answer by `push`.
 ---@param words table
 ---@return true?, rlock.failure? code, string? detail
 function link:tell(words)
@@ -495,7 +494,7 @@ end
 
 function Connection:close(why) self.link:close(why) end
 
--- As those of host/uv.lua.
+-- The handshake, and sealing, as in host/uv.lua.
 
 local function greet(self, options)
   local commands = table.move(options.handshake, 1, #options.handshake, 1, {})
@@ -537,8 +536,9 @@ function Connection:make_ready(ms, seals)
   return ok, code, detail
 end
 
--- Reports a master of an earlier epoch than one that the node was connected to.
--- While a process stands still, no Sentinel of the later one may answer.
+-- Reports a connection to a master of an earlier epoch than that of an earlier
+-- connection. A process that has just stalled is exempt, because perhaps no
+-- Sentinel that knows the later master answers.
 local function check_epoch(host, options)
   local name, epoch = options.host:match("^(.-)%-(%d+)$")
   epoch = tonumber(epoch or 0) --[[@as number]]
@@ -552,7 +552,7 @@ local function check_epoch(host, options)
   end
 end
 
---- Opens a connection to a server, which it has sent nothing.
+--- Opens a connection to a server, without a handshake.
 ---@param route table
 ---@param options table those of host.connect
 ---@return any # link
@@ -572,7 +572,7 @@ function link.dial(route, options)
   return link.new(route, options)
 end
 
---- Opens a connection as host.connect does.
+--- Opens a connection, with the handshake, as host.connect does.
 ---@param route table
 ---@param options table
 ---@return any # connection
@@ -583,7 +583,7 @@ function link.connect(route, options)
   return greet(setmetatable({ link = own }, Connection), options)
 end
 
---- As `connect`, of a node that Sentinels name.
+--- As `connect`, for a master whose address comes from Sentinels.
 function link.connect_to_master(route, options)
   local host = route.host
   host.newest = host.newest or {}

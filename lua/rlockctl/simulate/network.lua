@@ -8,14 +8,14 @@ local server = require "rlockctl.simulate.server"
 local network = {}
 network.__index = network
 
-local DELAY = 0.0005                    -- seconds, for one way
+local DELAY = 0.0005                    -- seconds, in one direction
 
 ---@param universe table of rlockctl.model.host
 function network.new(universe)
   universe.report = universe.report or function() end
   local self = setmetatable({
     universe = universe, servers = {}, count = {}, routes = {},
-    shas = {}, texts = {},  -- of all scripts that any server has ever had
+    shas = {}, texts = {},  -- of all scripts that any server has loaded
   }, network)
   universe.connect = function(host, options)
     local to = self.servers[options.host]
@@ -29,7 +29,7 @@ function network.new(universe)
   return self
 end
 
---- Counts something.
+--- Counts an event of this name.
 function network:note(what) self.count[what] = (self.count[what] or 0) + 1 end
 
 --- Adds a server.
@@ -49,9 +49,9 @@ function network:lead_to(its)
   end
 end
 
---- The way between a client and a server: `links`, its connections; `delay`;
---- `forth` and `back`, the times until which nothing arrives that is sent in
---- this direction; `refuses_until`, for new connections.
+--- The route between a client and a server: `links`, its connections; `delay`;
+--- `forth` and `back`, the times until which this direction delivers nothing;
+--- `refuses_until`, the time until which the server refuses new connections.
 ---@param host table
 ---@param to table the server
 function network:route(host, to)

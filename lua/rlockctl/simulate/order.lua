@@ -1,9 +1,9 @@
---- Makes a process reproducible: `pairs` in an order that does not depend on
---- addresses or on Lua's random seed, and garbage that is collected at defined
---- moments only.
+--- Makes a process reproducible (deterministic): the order of `pairs` depends
+--- neither on addresses nor on Lua's random seed, and garbage is collected only
+--- at defined moments.
 
-require "rlock.script"                  -- it ships no other `pairs` than that
-                                        -- with which it was loaded
+require "rlock.script"                  -- loaded now: it ships only the
+                                        -- `pairs` with which it was loaded
 local order = {}
 
 local plain_pairs, plain_collect = pairs, collectgarbage
@@ -12,8 +12,8 @@ local globals = _G --[[@as table]]
 
 local RANK = { number = 1, string = 2, boolean = 3, table = 4 }
 
--- What tells objects apart: a `serial`, of events and tasks; an address, of a
--- client's nodes; the uuid of a place, and the owner and lock of an entry
+-- A key by which to sort objects: the `serial` of events and tasks; the address
+-- of a client's nodes; the uuid of a place, and the owner and lock of an entry
 -- (rlock.zookeeper.place, rlock.zookeeper.target).
 local function id_of(object)
   local target = object.target
@@ -33,8 +33,9 @@ local function is_before(a, b)
   return a < b
 end
 
--- The next key and value of a table that did not lose them meanwhile. `keys`
--- has its keys, and beside them the table `of` and the last key's number `i`.
+-- Iterates over a table, and skips keys that have been removed meanwhile.
+-- `keys` has the sorted keys; `of`, the table; and `i`, the index of the last
+-- key.
 local function step(keys)
   local i, of = keys.i, keys.of
   while true do
@@ -71,10 +72,10 @@ local function ordered(list)
   return step, keys_of(list), nil
 end
 
---- `pairs` for a user's program: keys that nothing tells apart come in the
---- order of their addresses.
+--- `pairs` for a user's program. A table keyed by objects is iterated in the
+--- order of their addresses, which is not reproducible.
 ---@param list table
----@param on_objects? function called if there are such keys
+---@param on_objects? function called for such a table
 function order.pairs(list, on_objects)
   local meta = getmetatable(list)
   if type(list) ~= "table" or meta and meta.__pairs then
@@ -90,15 +91,15 @@ function order.pairs(list, on_objects)
   return ordered(list)
 end
 
--- Collects what became garbage soon after it was made. A step with a size would
--- depend on all that was allocated before.
+-- Collects young garbage. The size of a step is ignored, because its effect
+-- would depend on all that was allocated before.
 local function collect(what, ...)
   if what == "step" then return plain_collect("step") end
   return plain_collect(what, ...)
 end
 
 --- Calls fn(...) reproducibly; it must not yield.
----@return any ... # any ... # what fn returned
+---@return any ... # the results of fn
 function order.run(fn, ...)
   plain_collect("generational")
   plain_collect("stop")

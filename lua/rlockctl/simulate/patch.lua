@@ -1,10 +1,10 @@
---- Functions of the library that are replaced during a run: all processes share
---- the library, so a simulation looks at it from outside.
+--- Replaces functions of the library during a run. All processes share the
+--- library, so this is how a simulation observes them.
 
---- Calls fn(...) while functions are replaced.
+--- Calls fn(...) while some functions are replaced; restores them afterwards.
 ---@param list table of { module, name, function(former) -> its replacement }
 ---@param fn function
----@return any ... # what fn returned
+---@return any ... # the results of fn
 return function(list, fn, ...)
   local former = {}
   for i, row in ipairs(list) do

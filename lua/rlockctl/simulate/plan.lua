@@ -1,26 +1,28 @@
---- The faults of one run of a program: a list of { time, kind, a, b, seconds },
---- made from the seed and from what a run without faults has shown: `moments`,
---- the times at which the server was asked, and the longest `lease`.
+--- The fault schedule of one run of a program: a list of { time, kind, a, b,
+--- seconds }. It depends on the seed and on the probe, a run without faults,
+--- which has recorded `moments`, the time of each request, and the longest
+--- `lease`.
 
 local faults = require "rlockctl.simulate.faults"
 local sim = require "rlockctl.model.host"
 
 local plan = {}
 
-local MOST = 8                          -- faults of a short program
-local EVERY = 2                         -- seconds for each further one
+local MOST = 8                          -- faults, at most, of a short program
+local EVERY = 2                         -- seconds per further fault
 local SHORTEST = 0.01                   -- seconds of a pause
 
 local LATE = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
   ["requests delayed"] = 1, ["replies delayed"] = 1, refuse = 1, slow = 1 }
 
--- For every sort of Redis.
+-- The same kinds of faults for every sort of Redis.
 local function of_redis(kinds)
   return { redis = kinds, sentinel = kinds, replicas = kinds, cluster = kinds }
 end
 
--- The kinds of each group, with odds; if they depend on the sort of servers, by
--- it. rlock promises nothing against the last three.
+-- The kinds of faults in each group, with their odds; `servers` and the last
+-- three depend on the sort of servers. rlock does not protect against the last
+-- three.
 local GROUPS = {
   crash = { kill = 2 },
   pause = { stall = 4 },
@@ -41,14 +43,14 @@ local GROUPS = {
   clock = of_redis { ["clock, forward"] = 2, ["clock, back"] = 1 },
 }
 
---- The groups that a run has by default, in the order of the manual.
+--- The default groups, in the order of the manual.
 plan.groups = { "crash", "pause", "late", "servers" }
 
 --- All groups.
 plan.known = { "crash", "pause", "late", "servers", "restart", "evict",
   "clock" }
 
---- Kind -> which assumption it breaks, on which rlock depends.
+--- Kind of fault -> how it violates an assumption of rlock.
 plan.broken = {
   ["restart, empty"] = "the server lost its data, which no lock survives",
   evict = "the server evicted a key, which no lock survives",
@@ -56,14 +58,14 @@ plan.broken = {
   ["clock, back"] = "the server's clock was stepped: leases end late",
 }
 
--- The kinds of a group.
+-- The kinds of faults in a group.
 local function kinds_in(group, sort)
   local all = GROUPS[group]
   return type(next(all) and all[next(all)]) == "table" and (all[sort] or {})
     or all
 end
 
--- A list with each kind as often as its odds.
+-- A list that has each kind as often as its odds say.
 local function kinds_of(groups, sort)
   local list = {}
   for _, group in ipairs(plan.known) do
@@ -77,9 +79,9 @@ local function kinds_of(groups, sort)
   return list
 end
 
--- A time at which the program is busy: between any two requests of the probe,
--- or at any time. Most requests are sent when a client connects; most time
--- passes elsewhere.
+-- A random time for a fault: half of the time uniform, half of the time between
+-- two successive requests of the probe. Most requests are sent while a client
+-- connects, but most time passes later.
 local function moment(moments, random)
   local i, first = math.floor(random() * #moments) + 1, moments[1]
   if random() < 0.5 then
@@ -89,15 +91,16 @@ local function moment(moments, random)
   return from + random() * ((moments[i + 1] or from + SHORTEST) - from)
 end
 
--- From 10 ms to twice the longest lease; each order of magnitude as often.
+-- A random duration from 10 ms to twice the longest lease, log-uniform: each
+-- order of magnitude is equally likely.
 local function duration(lease, random)
   return SHORTEST * (2 * lease / SHORTEST) ^ random()
 end
 
---- Makes the plan of a seed.
+--- Makes the plan for a seed.
 ---@param seed integer
----@param probe table `moments`, `lease`, `sort`: as programs.run returns it
----@param groups table set of the names of groups
+---@param probe table with `moments`, `lease` and `sort`, from programs.run
+---@param groups table set of group names
 ---@return table
 function plan.make(seed, probe, groups)
   local kinds, list = kinds_of(groups, probe.sort), {}
@@ -113,7 +116,7 @@ function plan.make(seed, probe, groups)
   return list
 end
 
---- When all faults of a plan are over.
+--- The time at which all faults of a plan are over.
 function plan.ends(list)
   ---@type number
   local last = 0

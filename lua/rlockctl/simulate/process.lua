@@ -1,6 +1,6 @@
---- One simulated process: a program with globals, modules and clients of its
---- own. It ends when all of its tasks have, or by an error that nothing
---- catches; then its clients are closed, as rlockctl does.
+--- One simulated process: a program with its own globals, modules and clients.
+--- It ends when all of its tasks have ended, or with an uncaught error. Then
+--- its clients are closed, as in rlockctl.
 
 local environment = require "rlockctl.simulate.environment"
 local servers = require "rlockctl.simulate.servers"
@@ -10,13 +10,14 @@ local servers = require "rlockctl.simulate.servers"
 local process = {}
 process.__index = process
 
-local SPREAD = 0.01                     -- seconds in which processes start
+local SPREAD = 0.01                     -- seconds within which processes start
 
 local entry_point                       -- loaded when a program first runs
 
 -- the start -------------------------------------------------------------------
 
--- The only server, wherever the program thinks it is.
+-- Stands in for a start of `local:`, because every URL leads to the simulated
+-- server.
 local function start_local(_, options)
   options.is_local, options.host, options.port = nil, "local", 6379
   return options
@@ -48,7 +49,7 @@ local function make_host(self)
   return random() * SPREAD
 end
 
--- The public module, which knows its clients.
+-- Adds the public module, and records the clients that it opens.
 local function add_rlock(self)
   entry_point = entry_point or require "rlock.host.uv.entry_point"
   local rlock, close_all = entry_point(self.host)
@@ -65,9 +66,9 @@ end
 --- Starts a process.
 ---@param run table of programs.lua
 ---@param number integer of the process, from 1
----@param life integer how often it was started, with this one
----@return table # `host`; `clients`; `is_closed`, once it has ended; `ending`:
----  how: "done", "exit", "code", "error"
+---@param life integer 1, plus the number of its restarts
+---@return table # `host`; `clients`; `is_closed`, once it has ended; `ending`,
+---  how it ends: "done", "exit", "code" or "error"
 function process.start(run, number, life)
   local self = setmetatable({ run = run, number = number, life = life,
     clients = {}, open = {}, began = 0 }, process)
@@ -86,7 +87,7 @@ end
 
 -- the end ---------------------------------------------------------------------
 
---- All tasks have ended, see host.start: closes the clients.
+--- Called when all tasks have ended, see host.start: closes the clients.
 function process:finish(is_done, _, message)
   if is_done then
     self.ending = "done"
@@ -101,7 +102,7 @@ function process:finish(is_done, _, message)
   end)
 end
 
---- An error that nothing has caught.
+--- Called for an uncaught error.
 ---@param message string with a traceback
 function process:failed(message)
   if self.ending then return end
@@ -110,7 +111,7 @@ function process:failed(message)
   self.run:uncaught(self, code, message)
 end
 
---- os.exit.
+--- Called by os.exit.
 function process:exit(status)
   if not self.ending then
     self.ending = "exit"
@@ -119,7 +120,7 @@ function process:exit(status)
   self.host.exit(status)
 end
 
---- What the program prints.
+--- Called when the program prints.
 function process:printed(text, is_error)
   self.run:printed(self, text, is_error)
 end

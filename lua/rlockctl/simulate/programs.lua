@@ -1,6 +1,6 @@
---- One run of a user's program: several processes, one server, and faults, all
---- from one seed, until all processes have ended, the span is over, or a fault
---- of the program is found.
+--- One run of a user's program, with several processes, their servers and the
+--- injected faults, all determined by one seed. It ends when all processes have
+--- ended, when the span is over, or when it exposes a bug of the program.
 
 local faults = require "rlockctl.simulate.faults"
 local holders = require "rlockctl.simulate.holders"
@@ -19,22 +19,22 @@ local run = {}
 run.__index = run
 
 local RESTART = 1                       -- seconds, at most, after a crash
-local LOOK = 1                          -- seconds between two looks at waits
-local COLLECT = 5                       -- looks between two collections
-local PATIENCE = 15                     -- seconds that a wait may last, beside
-                                        -- two leases
-local LONGEST = 3                       -- times that; then a run ends anyway
+local LOOK = 1                          -- seconds between two checks of waits
+local COLLECT = 5                       -- checks between two collections
+local PATIENCE = 15                     -- seconds that a wait may last, in
+                                        -- addition to two leases
+local LONGEST = 3                       -- times that: then a run always ends
 local LEASE = 30                        -- seconds; the watchdog's default
-local STEPS = 20000000                  -- of a loop that never ends
+local STEPS = 20000000                  -- VM instructions of an endless loop
 
 --- Reads the server's data, for an invariant.
 function run:read(...) return servers.read(self, ...) end
 
--- faults of the program -------------------------------------------------------
+-- bugs of the program ---------------------------------------------------------
 
---- Ends the run with a fault.
+--- Ends the run because of a bug, which becomes its `fault`.
 ---@param what string its sort: "error", "code", "invariant", "deadlock",
----  "unlock", "wait", or "rlock": a fault of rlock itself
+---  "unlock", "wait", or "rlock": a bug of rlock itself
 ---@param text string a sentence
 ---@param at? table `process`, `line`
 function run:found(what, text, at)
@@ -46,7 +46,8 @@ function run:found(what, text, at)
   self.universe.is_over = true
 end
 
---- Notes the first use of what differs between two runs of a seed.
+--- Records the first use of something that is not reproducible: it may differ
+--- between two runs of a seed.
 ---@param what string
 function run:depends_on_addresses(what)
   if self.cause then return end
@@ -60,14 +61,14 @@ function run:depends_on_addresses(what)
     :format(info.short_src:match "[^/]*$", info.currentline) or "")
 end
 
---- Ends the run: it cannot go on.
----@param what string the simulated server lacks, such as "command GEOADD"
+--- Ends the run, because the simulated server lacks something.
+---@param what string such as "command GEOADD"
 function run:lacks(what)
   self.lack = self.lack or what
   self.universe.is_over = true
 end
 
--- The first line of the program in a traceback.
+-- The innermost line of the program in a traceback.
 local function line_in(self, message)
   for path, line in message:gmatch "\n%s*([^\n]-):(%d+): in " do
     if self.program.chunks[path] then
@@ -76,7 +77,8 @@ local function line_in(self, message)
   end
 end
 
---- A process ends by an error; `code` if that is one of rlock's.
+--- Called when an uncaught error ends a process. `code` is the error code of
+--- rlock, if it has one.
 function run:uncaught(own, code, message)
   local line, first = line_in(self, message), message:match "^[^\n]*"
   if self.steps then steps.add(self, own, "ends: " .. first, line) end
@@ -87,8 +89,8 @@ function run:uncaught(own, code, message)
     { process = own.host.label, line = line })
 end
 
--- Calls fn with each grant that a client holds, and each permit without a lease
--- of its own, until fn returns true; returns the name of that one.
+-- Calls fn with each grant that a client holds, and with each permit that the
+-- watchdog renews, until fn returns true. Returns the name of that lock.
 local function held_by(client, fn)
   for _, kind in next, client.session.kinds do
     for name, record in next, kind.records do
@@ -108,8 +110,8 @@ end
 
 local function is_any() return true end
 
---- A process ends by itself: its clients are still open, unless it has closed
---- them.
+--- Called when a process ends without an error. Its clients are still open,
+--- unless it has closed them.
 function run:ending(own)
   if self.steps then steps.add(self, own, "ends") end
   for _, client in ipairs(own.ending == "done" and own.clients or {}) do
@@ -133,13 +135,13 @@ local function check_end(self)
   if self.fault then self.fault.since = self.broken_at end
 end
 
--- Notes since when the invariants of the end do not hold.
+-- Records since when the invariants of `finally` have been violated.
 local function note_breach(self)
   local is_broken = self.invariants:check_end()
   self.broken_at = is_broken and (self.broken_at or self.universe.now) or nil
 end
 
---- Looks after each step from now on.
+--- Checks the invariants after each step from now on.
 function run:watch_invariants()
   if self.is_watched then return end
   self.is_watched = true
@@ -161,7 +163,7 @@ local function start(self, number, life)
   end
 end
 
---- All of a process has ended.
+--- Ends the run if all processes have ended.
 function run:ended()
   if self.coming > 0 then return end
   for _, own in ipairs(self.processes) do
@@ -170,7 +172,7 @@ function run:ended()
   self.universe.is_over = true
 end
 
--- A process dies, and is started again.
+-- Crashes a process, and restarts it.
 local function crash(self, own, seconds)
   self.universe:kill(own.host)
   if own.ending then return self:ended() end
@@ -181,7 +183,7 @@ local function crash(self, own, seconds)
   end)
 end
 
---- What a process prints.
+--- Logs what a process prints.
 function run:printed(own, text, is_error)
   if not self.log then return end
   self.log[#self.log + 1] = { time = self.universe.now,
@@ -189,9 +191,10 @@ function run:printed(own, text, is_error)
     is_error = is_error }
 end
 
--- faults ----------------------------------------------------------------------
+-- fault injection -------------------------------------------------------------
 
--- The others need servers: those of the first URL that is opened.
+-- The other kinds of faults need servers, which exist once the program has
+-- opened its first client.
 local OF_PROCESS = { kill = true, stall = true }
 
 local function inject(self, event)
@@ -214,8 +217,8 @@ local function schedule(self)
   end
 end
 
--- A loop that neither waits nor reads the clock would never end. Looks for one
--- in the probe only: a hook costs a tenth of the speed.
+-- A loop that neither waits nor reads the clock would never end. Only the probe
+-- checks for one, because the hook costs a tenth of the speed.
 local function end_busy_loops(universe)
   local resumes, seen = 0, nil
   function universe.on_resumed() resumes = resumes + 1 end
@@ -237,8 +240,8 @@ local function collect(self)
   if self.looks % COLLECT == 0 then collectgarbage "step" end
 end
 
--- Looks for locks whose task has ended. At two looks: rlock may be about to
--- hand such a hold on.
+-- Finds locks whose task has ended, if two successive checks see them: at the
+-- first one, rlock may still be passing the hold on.
 local function look_for_abandoned(self)
   local former, found = self.abandoned, {}
   self.abandoned = found
@@ -259,8 +262,8 @@ local function look_for_abandoned(self)
   end
 end
 
--- Ends a run whose time is over, unless a process has waited since before that:
--- then it may be for ever.
+-- Ends a run when its time is over. If a process has been waiting since before
+-- that time, the run continues for a while, because that wait may never end.
 local function look(self)
   local now = self.universe.now
   collect(self)
@@ -317,18 +320,18 @@ local PATCHES = { table.unpack(waits.patches) }
 table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
 table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
 
---- Runs a program.
+--- Runs a program once.
 ---@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
 ---@param seed integer
 ---@param options table `processes`; `span`, seconds of virtual time; `plan`,
----  see plan.lua; `lease`, the longest one, as a probe has shown it; `strict`;
----  `steps`, `log`: whether to keep them; `is_probe`; `servers`, a sort of
----  servers.lua, with their number of `replicas`; `data`: name -> value
----@return table # the run: `fault` = { what, text, time, process, line } or
----  nil; `lack`: what the simulated server lacks, or nil; `cause`: a sentence,
----  why another run of the seed may differ, or nil; `codes`, of rlock, that
----  were not caught, with their counts; `steps`; `log`; `sort`, of its servers;
----  of a probe `moments` and `lease`
+---  see plan.lua; `lease`, the longest one in the probe; `strict`; `steps` and
+---  `log`, whether to record them; `is_probe`; `servers`, a sort of
+---  servers.lua, with their number of `replicas`; `data`, name -> value
+---@return table # the run: `fault`, { what, text, time, process, line } or nil;
+---  `lack`, what the simulated server lacks, or nil; `cause`, a sentence that
+---  says why another run of the seed may differ, or nil; `codes`, the uncaught
+---  error codes of rlock with their counts; `steps`; `log`; `sort`, that of its
+---  servers; for a probe, also `moments` and `lease`
 function programs.run(program, seed, options)
   local function all(...)
     if options.steps then return steps.during(simulate, ...) end

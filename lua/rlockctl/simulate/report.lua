@@ -1,17 +1,17 @@
---- What a search has found, as text: a row for each moment, with a column for
---- each process and one for the servers, and what it comes to.
+--- The report of a search, as text: a table of events, with a column for each
+--- process and one for the servers; the bug that was found; and a summary.
 
 local sorted = require "rlock.util.sorted"
 
 local report = {}
 
 local TIME = 11                         -- width of the first column
-local WIDTH, NARROWEST = 80, 24         -- of a row; of the other columns
+local WIDTH, NARROWEST = 80, 24         -- of a row; of another column, at least
 local SERVERS = "servers"
 
 -- events ----------------------------------------------------------------------
 
--- Leaves out the name of the program itself.
+-- The line number of a place; with the file name, unless that is the program's.
 local function place_of(line, name)
   local file, number = (line or ""):match "^(.*):(%d+)$"
   if not file then return "" end
@@ -25,7 +25,7 @@ local function add(list, entry, number, time, text)
   return list[#list]
 end
 
--- A step that takes time is an event when it begins, and one when it ends.
+-- A step that takes time gives two events: when it begins, and when it ends.
 local function events_of(shown, name, has_log)
   local list = {}
   for i, step in ipairs(shown.steps) do
@@ -48,7 +48,7 @@ local function events_of(shown, name, has_log)
   return list
 end
 
--- Drops the beginnings that their ends follow at once.
+-- Drops the beginning of a step if its end is the next event.
 local function joined(list)
   local rest = {}
   for i, event in ipairs(list) do
@@ -64,7 +64,7 @@ end
 
 -- rows ------------------------------------------------------------------------
 
--- The lines of a cell.
+-- Wraps the text of a cell.
 local function wrapped(text, width)
   local lines, line = {}, ""
   for word in text:gmatch "%S+" do
@@ -92,7 +92,7 @@ local function header(columns, width)
   return (table.concat(words):gsub("%s+$", ""))
 end
 
---- The rows of a run that was recorded.
+--- The rows of a recorded run.
 ---@param shown table of search.run
 ---@param path string of the program
 ---@param has_log boolean whether to show what the program has printed
@@ -116,9 +116,9 @@ end
 
 -- the end ---------------------------------------------------------------------
 
--- The step since which it is wrong: of tasks that wait for each other, the last
--- one that waits; else the last one until the fault, or until an invariant of
--- the end was broken.
+-- The step that leads to the fault: in a deadlock, the last wait that began;
+-- else the last step before the fault, or before an invariant of `finally` was
+-- violated.
 local function step_of(shown, fault)
   local since, found = fault.since or fault.time, nil
   for _, step in ipairs(shown.steps) do
@@ -133,7 +133,7 @@ local function step_of(shown, fault)
   return found
 end
 
--- What is wrong, where, and since which step.
+-- Says what is wrong, where, and since which step.
 local function sentence(shown, fault)
   local step, line = step_of(shown, fault), fault.line
   local since = step and ("; since process %s, %s: %s%s"):format(step.process,

@@ -1,5 +1,5 @@
---- Runs a program with one seed after the other until a fault is found, then
---- reduces the faults that were injected to the few that are needed.
+--- Runs a program with one seed after another until a run exposes a bug, then
+--- reduces the injected faults to the few that the bug needs.
 
 local plans = require "rlockctl.simulate.plan"
 local programs = require "rlockctl.simulate.programs"
@@ -17,7 +17,8 @@ local function is_same(a, b)
   return a and b and a.what == b.what and a.text == b.text and a.time == b.time
 end
 
--- Reduces the plan of a run with a fault, and runs it once more with its steps.
+-- Reduces the plan of a run that has failed, and records the steps of another
+-- run with the reduced plan.
 local function explain(program, result, options)
   local found, seed = result.run, result.seed
   local again = programs.run(program, seed, with(options,
@@ -40,15 +41,15 @@ local function count(result, run)
   end
 end
 
---- Searches.
+--- Searches for a bug.
 ---@param program table of programs.run
----@param options table `processes`, `span`, `strict`; `seed`, the first;
----  `groups`, a set of names of plan.groups; `is_over(result)`: stop?
----@return table # `runs`; `codes`; `lack`, for which it has ended: what the
----  simulated server lacks, such as "command GEOADD"; with a fault also `seed`;
----  `run`, in which it was found; `shown`, the run with the few faults that are
----  needed and with steps; `is_reproducible`; `cause`: a sentence, why it is
----  not, if known
+---@param options table `processes`, `span`, `strict`; `seed`, the first one;
+---  `groups`, a set of names of plan.groups; `is_over(result)`, whether to stop
+---@return table # `runs`, their number; `codes`, those that ended a process;
+---  `lack`, what the simulated server lacks, such as "command GEOADD", if that
+---  ended the search. If a bug was found, also `seed`; `run`, which exposed it;
+---  `shown`, a run with the reduced plan and with steps; `is_reproducible`; and
+---  `cause`, a sentence that says why it is not, if known
 function search.run(program, options)
   local result = { runs = 0, codes = {} }
   local function try(seed, more)

@@ -1,7 +1,7 @@
---- Simulated Sentinels, and failovers. They learn of a failover one after the
---- other, so for a while they disagree. A server that fails over gets another
+--- Simulated Sentinels, and failovers. Sentinels learn of a failover one after
+--- another, so they disagree for a while. A failover gives the master another
 --- address and another run_id. The old master stays at the old address: it is
---- frozen for a while, then a replica.
+--- frozen for a while, then becomes a replica.
 
 local server = require "rlockctl.simulate.server"
 
@@ -14,13 +14,13 @@ local READONLY = "READONLY You can't write against a read only replica."
 local names = {}
 for i = 1, COUNT do names[i] = "sentinel" .. i end
 
---- The URL of a server.
+--- The URL of a master.
 function sentinels.url(master)
   return ("redis+sentinel://%s/%s"):format(table.concat(names, ","),
     master.name)
 end
 
---- The URL of a server that Sentinels watch, else nil.
+--- The URL of a master that Sentinels watch, else nil.
 function sentinels.of(master)
   return master.epoch and sentinels.url(master)
 end
@@ -51,7 +51,8 @@ local function learn(one, name, address, epoch)
   known.address, known.epoch = address, epoch
 end
 
--- What stays at the old address: the connections, and the old data.
+-- The replica that stays at the old address, with the connections and the old
+-- data.
 local function leave_behind(master)
   local old = {}
   for key, value in pairs(master) do old[key] = value end
@@ -61,8 +62,8 @@ local function leave_behind(master)
   return old
 end
 
---- Fails over: to the server's current data or, if `is_lagging`, to what it
---- has saved.
+--- Fails over. The new master has the current data or, if `is_lagging`, the
+--- older copy that `save` kept.
 ---@param network table
 ---@param master table
 ---@param is_lagging boolean

@@ -1,5 +1,6 @@
---- A simulated Redis server: the model, rlockctl.model.redis, with connections,
---- subscribers, a script cache, a clock that may drift and jump, and faults.
+--- A simulated Redis server: the model of Redis (rlockctl.model.redis), with
+--- connections, subscribers, a script cache, a clock that may drift and jump,
+--- and faults.
 
 local batched = require "rlockctl.simulate.batched"
 local redis = require "rlockctl.model.redis"
@@ -20,9 +21,9 @@ local function new_run_id(random)
   return table.concat(digits)
 end
 
----@param network table its optional on_lack(link, what) is called for a command
----  for which the model lacks something, such as "command GEOADD"; that is not
----  answered. Without it, the model's error is raised.
+---@param network table its optional on_lack(link, what) is called when a
+---  command needs what the model lacks, such as "command GEOADD"; the command
+---  then gets no reply. Without on_lack, the model's error is raised.
 ---@param name string its host name
 function server.new(network, name)
   local universe = network.universe
@@ -49,26 +50,26 @@ end
 
 -- the clock -------------------------------------------------------------------
 
---- Seconds of its wall clock.
+--- The time by the server's wall clock, in seconds.
 function server:clock()
   return self.reading + (self.universe.now - self.since) * self.speed
 end
 
---- Lets the clock run at another speed, and jump.
----@param speed number 1 is true time
+--- Changes the speed of the clock (drift), and lets it jump.
+---@param speed number 1 is that of true time
 ---@param jump? number seconds; default: 0
 function server:set_clock(speed, jump)
   self.reading = self:clock() + (jump or 0)
   self.since, self.speed = self.universe.now, speed
 end
 
---- Sets the clock of the model.
+--- Sets the model's clock to the server's.
 function server:tick()
   self.redis.now = floor((self.reading
     + (self.universe.now - self.since) * self.speed) * 1000000)
 end
 
---- Does it have a lock of this owner?
+--- Does this owner hold a lock, according to the server?
 ---@param key string of the lock
 ---@param owner string
 function server:holds(key, owner)
@@ -81,7 +82,7 @@ function server:holds(key, owner)
     or value["w:" .. owner]) ~= nil
 end
 
---- Does it count this owner as the writer of a read/write lock?
+--- Is this owner the writer of a read/write lock, according to the server?
 function server:is_writer(key, owner)
   self:tick()
   local entry = self.redis:entry(key)
@@ -89,7 +90,7 @@ function server:is_writer(key, owner)
   return (value[owner .. ":write"] or value["w:" .. owner]) ~= nil
 end
 
---- Does it have both sides of a read/write lock of this owner?
+--- Does this owner hold both sides of a read/write lock?
 function server:holds_both(key, owner)
   local entry = self.redis:entry(key)
   local value = entry and entry.value or {}
@@ -103,15 +104,15 @@ local function drop_links(self)
   for _, link in ipairs(copy(self.links)) do link:close_server() end
 end
 
---- Keeps a copy of the data, for `restart`.
+--- Keeps a copy of the data, for `restart` and `promote`.
 function server:save()
   self.saved = self.redis
   self.redis = self.saved:fork()
   self.redis.listeners = self.saved.listeners
 end
 
---- Stops the server, and starts it again.
----@param seconds number it is down
+--- Restarts the server.
+---@param seconds number of downtime
 ---@param with string "data", "nothing", or "saved": what `save` kept
 function server:restart(seconds, with)
   if self.is_down then return end
@@ -128,8 +129,8 @@ function server:restart(seconds, with)
   end)
 end
 
---- The replica stops for some seconds: what is written meanwhile is not
---- confirmed, and a failover loses it.
+--- Stops the replica for some seconds. It does not confirm writes of that time,
+--- and a failover loses them.
 function server:lag(seconds)
   if self.replica or self.is_down then return end
   local replica = { since = self.universe.now, redis = self.redis:fork() }
@@ -139,7 +140,7 @@ function server:lag(seconds)
   end)
 end
 
---- The server has only what its replica has.
+--- Replaces the server's data with that of its stopped replica.
 function server:roll_back()
   if self.replica then
     local listeners = self.redis.listeners
@@ -148,14 +149,14 @@ function server:roll_back()
   end
 end
 
---- WAIT: a replica confirms the writes of a connection.
----@return boolean # whether it has done so
+--- WAIT: has the replica confirmed the writes of a connection?
+---@return boolean
 function server:is_confirmed(link)
   return self.role ~= "slave"
     and (not self.replica or (link.wrote_at or -1) < self.replica.since)
 end
 
---- A replica of the server becomes a master in its place.
+--- Promotes a replica of the server to master.
 ---@param self table
 ---@param is_lagging boolean whether it has only what `save` kept
 function server.promote(self, is_lagging)
@@ -167,14 +168,15 @@ function server.promote(self, is_lagging)
   self.thaws, self.ails_until = 0, 0
 end
 
---- The server goes on: it executes what has arrived meanwhile, in order.
+--- Ends a freeze: the server executes what has arrived meanwhile, in order.
 function server:thaw()
   local inbox = self.inbox
   self.thaws, self.inbox = self.universe.now, {}
   for _, call in ipairs(inbox) do call:fire() end
 end
 
---- The server does not answer for a while. Does not end an earlier freeze.
+--- Freezes the server: it answers nothing for some seconds. A freeze that ends
+--- later continues.
 function server:freeze(seconds)
   self.thaws = max(self.thaws, self.universe.now + seconds)
   self.universe:after(self.thaws - self.universe.now, function()
@@ -182,17 +184,17 @@ function server:freeze(seconds)
   end)
 end
 
---- As `freeze`, but ends an earlier freeze.
+--- As `freeze`, but replaces an earlier freeze.
 function server:freeze_only(seconds)
   if seconds <= 0 then return self:thaw() end
   self.thaws = 0
   self:freeze(seconds)
 end
 
---- The server answers with an error for a while.
+--- Makes the server answer with an error for a while.
 ---@param seconds number
 ---@param message string
----@param is_late boolean whether it executes the requests before that
+---@param is_late boolean whether it executes each request before the error
 function server:ail(seconds, message, is_late)
   self.ails_until = self.universe.now + seconds
   self.message, self.is_late = message, is_late
@@ -201,7 +203,7 @@ end
 --- Forgets all scripts.
 function server:flush_scripts() self.scripts = {} end
 
--- commands of its own ---------------------------------------------------------
+-- commands that are implemented here ------------------------------------------
 
 local own = {}                    -- command -> function(server, link, words, n)
 
@@ -256,7 +258,7 @@ function scripts.flush(self)
   return { ok = "OK" }
 end
 
--- The function of a subcommand.
+-- Finds the function of a subcommand.
 local function find(list, words)
   return list[words[2]:lower()]
     or values.lacks("command " .. (words[1] .. " " .. words[2]):upper())
@@ -337,8 +339,8 @@ function own.cluster(self)
 end
 function own.asking() return { ok = "OK" } end
 
--- COMMAND INFO of a command with one key. The reply to COMMAND GETKEYS names no
--- key, so any node is asked.
+-- COMMAND INFO describes each command as having one key. The reply to COMMAND
+-- GETKEYS names no key, so a client may send the command to any node.
 function own.command(_, _, words)
   local action = words[2]:lower()
   if action ~= "info" and action ~= "getkeys" then
@@ -347,7 +349,7 @@ function own.command(_, _, words)
   return { { words[3]:lower(), 2.0, { "write" }, 1.0, 1.0, 1.0 } }
 end
 
-local SHARDED = "s:"                    -- before the names of such channels
+local SHARDED = "s:"                    -- prefix of sharded channels
 
 local function subscribe(self, link, channel)
   local listeners = self.subscribers[channel] or {}
@@ -390,8 +392,8 @@ function own.sunsubscribe(self, link, words)
   link:push("sunsubscribe", words[2], 0)
 end
 
---- Ends the subscriptions of some sharded channels: their slot has moved.
----@param is_gone function channel -> whether to end those of it
+--- Ends the subscriptions to sharded channels whose slot has moved.
+---@param is_gone function channel -> has its slot moved?
 function server:drop_sharded(is_gone)
   for name, listeners in pairs(self.subscribers) do
     local channel = name:sub(1, #SHARDED) == SHARDED and name:sub(#SHARDED + 1)
@@ -403,7 +405,7 @@ function server:drop_sharded(is_gone)
   end
 end
 
---- The end of a connection.
+--- Removes a closed connection, with its subscriptions.
 function server:unlink(link)
   remove(self.links, link)
   for _, channel in ipairs(copy(link.channels)) do
@@ -424,7 +426,7 @@ function server:deliver(channel, payload, is_sharded)
   end
 end
 
--- Sends what was published to the subscribers.
+-- Sends published messages to the subscribers.
 local function send_messages(self)
   local sent = self.redis.sent
   if not sent[1] then return end
@@ -443,12 +445,12 @@ local lower = setmetatable({}, { __index = function(list, word)
   return list[word]
 end })
 
--- What an ailing server still answers.
+-- The commands that a server answers even while it ails.
 local well = { client = true, info = true, hello = true, subscribe = true,
   unsubscribe = true, ssubscribe = true, sunsubscribe = true, script = true,
   time = true }
 
--- The least numbers of words.
+-- The minimum number of words of a command.
 local LEAST = { evalsha = 3, script = 2, client = 2, command = 3, sentinel = 3 }
 
 local function run(self, link, words, name)
@@ -464,7 +466,7 @@ local function run(self, link, words, name)
   return self.redis:call(words)
 end
 
--- As `run`; nil if the model lacks what that needs.
+-- As `run`; returns nil if the model lacks something that the command needs.
 local function run_or_lack(self, link, words, name)
   local on_lack = self.network.on_lack
   if not on_lack then return run(self, link, words, name) end
@@ -474,8 +476,8 @@ local function run_or_lack(self, link, words, name)
 end
 
 --- Executes a command.
----@return any # the reply as a script sees it; nil for SUBSCRIBE, and for what
----  the model lacks
+---@return any # the reply as a script sees it; nil for SUBSCRIBE, and for a
+---  command that the model lacks
 function server:execute(link, words)
   ---@diagnostic disable-next-line: unbalanced-assignments
   local name, reply = lower[words[1]]

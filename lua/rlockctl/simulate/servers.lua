@@ -1,7 +1,7 @@
---- The servers of a run, and how programs reach them. One sort of servers: a
---- run has what its options say, else what the first URL that a program opens
---- asks for. A program may name any hosts: it gets the URL of the simulated
---- ones.
+--- The servers of a run, and how programs reach them. All servers of a run are
+--- of one sort: the one that the options select, else the one that the first
+--- URL asks for. A program may name any hosts: their URL is replaced by that of
+--- the simulated servers.
 
 local clusters = require "rlockctl.simulate.cluster"
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
@@ -13,12 +13,12 @@ local servers = {}
 
 local SHARDS, ENSEMBLE, TICK = 4, 3, 1  -- counts; seconds
 
--- Scheme of a URL -> sort; others are of one Redis.
+-- Scheme of a URL -> sort of servers; the default is one Redis.
 local SORTS = { zk = "zookeeper", zks = "zookeeper",
   ["redis+cluster"] = "cluster", ["rediss+cluster"] = "cluster",
   ["redis+sentinel"] = "sentinel", ["rediss+sentinel"] = "sentinel" }
 
--- making them -----------------------------------------------------------------
+-- creation --------------------------------------------------------------------
 
 local function add(run, name)
   local server = run.network:server(name)
@@ -41,7 +41,7 @@ function make.replicas(run)
   sentinels.add(run.network, run.servers)
 end
 
--- The last shard has no slots until some move there.
+-- The last shard has no slots until some migrate there.
 function make.cluster(run)
   for i = 1, SHARDS do add(run, "redis" .. i) end
   run.cluster = clusters.new(run.network, run.servers)
@@ -78,7 +78,7 @@ local function seen(reply)
   return list
 end
 
---- Reads the data of Redis, for an invariant; a key of a node of ZooKeeper.
+--- Reads the data of Redis, for an invariant.
 ---@param run table of programs.lua
 ---@param ... any a command
 function servers.read(run, ...)
@@ -97,7 +97,7 @@ end
 
 -- choosing --------------------------------------------------------------------
 
--- Notes when a server is asked, and the longest lease that is given.
+-- Records the time of each request, and the longest lease that a server grants.
 local function observe(run)
   local function note() run.moments[#run.moments + 1] = run.universe.now end
   if run.ensemble then
@@ -121,9 +121,9 @@ local function observe(run)
   end
 end
 
---- Makes the servers.
----@param run table of programs.lua; gets `sort`, "redis", "cluster",
----  "sentinel", "replicas" or "zookeeper", and `cluster` or `ensemble`
+--- Creates the servers.
+---@param run table of programs.lua; gets `sort`: "redis", "cluster",
+---  "sentinel", "replicas" or "zookeeper"; and `cluster` or `ensemble`
 ---@param sort? string default: that of the options, or one Redis
 function servers.choose(run, sort)
   run.sort = sort or run.options.servers or "redis"
@@ -132,8 +132,8 @@ function servers.choose(run, sort)
   if run.options.is_probe then observe(run) end
 end
 
--- The sort that a URL asks for. ZooKeeper's own URL wins; any other leads to
--- the servers of the options.
+-- The sort of servers for a URL: ZooKeeper if the URL asks for it, else the one
+-- that the options select, else the one that the URL asks for.
 local function sort_of(run, url)
   local named = url and SORTS[url:match "^([%a+]+):"]
   if named == "zookeeper" then return named end
@@ -177,7 +177,8 @@ function servers.options(run, host, given, default_url)
   return changed
 end
 
---- What a run replaces, see patch.lua: a simulated cluster has fewer slots.
+--- The functions that a run replaces, see patch.lua: a simulated cluster has
+--- fewer slots.
 servers.patches = {
   { "rlock.redis.slot", "count", function() return clusters.SLOTS end },
 }

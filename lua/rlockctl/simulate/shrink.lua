@@ -1,5 +1,5 @@
---- Shrinks the plan of a run in which a fault was found, to few events (delta
---- debugging): drops parts of it as long as a fault of the same sort is found.
+--- Reduces the plan of a run that has failed to a few events (delta debugging):
+--- drops parts of it as long as the run still fails in the same way.
 
 local shrink = {}
 
@@ -13,7 +13,7 @@ local function without(plan, first, last)
   return rest
 end
 
--- Drops parts of this size.
+-- Drops parts of this size, wherever the run still fails without them.
 local function drop(plan, size, fails)
   local first = 1
   while first <= #plan do
@@ -23,14 +23,14 @@ local function drop(plan, size, fails)
   return plan
 end
 
---- Shrinks a plan, within a number of runs and a time: a run takes long if many
---- tasks wait to the end.
----@param plan table with which a fault was found
----@param fails function plan -> is the fault found with this one, too?
+--- Reduces a plan. The number of runs and the time are bounded, because a run
+--- takes long if many tasks wait until its end.
+---@param plan table of a run that has failed
+---@param fails function plan -> does a run with this plan fail, too?
 ---@param most? table `runs` (400) and `seconds` of processor time (30)
----@return table # the shorter plan
----@return integer # how many runs it took
----@return boolean # whether it ended early: more events might be dropped
+---@return table # the reduced plan
+---@return integer # the number of runs
+---@return boolean # whether a bound ended the reduction early
 function shrink.plan(plan, fails, most)
   most = most or {}
   local runs, is_early, start = 0, false, os.clock()

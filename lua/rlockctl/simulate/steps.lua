@@ -1,16 +1,16 @@
---- The steps of a run, for its report: what each process asked of rlock, at
---- which line of the program, and the faults. A step is a table { time,
---- process, line, what, is_call, result, ended }: `process` is its label, "2.1"
---- is the first life of process 2; a fault of a server has none. One that
---- `is_call` has `result` and `ended` once it has returned.
+--- Records the steps of a run, for its report: the calls of rlock by each
+--- process, with their lines in the program, and the injected faults. A step
+--- is a table { time, process, line, what, is_call, result, ended }. `process`
+--- is a label: "2.1" is the first life of process 2. A fault of a server has
+--- none. A call (`is_call`) has `result` and `ended` once it has returned.
 
 local patch = require "rlockctl.simulate.patch"
 
 local steps = {}
 
-local DEPTH = 40                        -- frames searched for the program's
+local DEPTH = 40                        -- stack frames to search
 
--- The line of the program that has led here.
+-- The innermost line of the program on the call stack.
 local function line_of(run)
   for level = 3, DEPTH do
     local info = debug.getinfo(level, "Sl")
@@ -22,7 +22,7 @@ local function line_of(run)
   end
 end
 
-local SHOWN = 3                         -- items of a list
+local SHOWN = 3                         -- items of a list, at most
 
 local function show(value, code)
   if value == nil then return tostring(code) end
@@ -47,7 +47,8 @@ local function ended(run, step, value, ...)
   return value, ...
 end
 
---- fn, recorded: describe(...) returns the process and what it does.
+--- Wraps fn, so that its calls are recorded. describe(...) returns the process
+--- and the text of the step.
 function steps.recorded(fn, describe)
   return function(...)
     local process, what = describe(...)
@@ -95,7 +96,7 @@ for _, row in ipairs(RECORDED) do
   row[3] = function(former) return steps.recorded(former, describe) end
 end
 
---- Records the steps of fn(...).
+--- Calls fn(...) and records its steps.
 function steps.during(fn, ...) return patch(RECORDED, fn, ...) end
 
 return steps

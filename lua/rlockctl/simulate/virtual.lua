@@ -1,6 +1,6 @@
---- Runs a function in a simulation of its own, for specs: one process, one
---- server and a virtual clock. `require "rlock"` has the functions of the
---- simulated process meanwhile, also in modules that were loaded before.
+--- Runs a function in its own simulation, for specs: one process, one server
+--- and a virtual clock. During the run, `require "rlock"` has the functions of
+--- the simulated process, even in modules that were loaded before.
 
 local check = require "rlock.util.options"
 local entry_point = require "rlock.host.uv.entry_point"
@@ -23,7 +23,7 @@ local check_options = check.table({
   span = check.duration(0, 1e9),
 }, "a table such as { seed = 1 }", "simulate.run")
 
--- What replaces the fields of other tables: a list of { table, key, value }.
+-- The fields to replace during a run: a list of { table, key, value }.
 local function replacements(host, rlock)
   local list = { { _G, "pairs", order.pairs }, { os, "exit", host.exit } }
   local own = { os = {}, math = {} }
@@ -36,7 +36,7 @@ local function replacements(host, rlock)
   return list
 end
 
--- Exchanges them; the second call restores the former ones.
+-- Swaps the fields with their replacements. A second call restores them.
 local function exchange(list)
   for _, entry in ipairs(list) do
     local to, key = entry[1], entry[2]
@@ -44,8 +44,8 @@ local function exchange(list)
   end
 end
 
--- The options of rlock.open, for the one server in place of a cluster or of
--- those that Sentinels name.
+-- The options of rlock.open. A URL of a cluster or of Sentinels is replaced by
+-- that of the one server.
 local function one_server(options)
   local url = type(options) == "table" and options.url or options
   if type(url) ~= "string" then return options end
@@ -79,7 +79,7 @@ local function new(options)
     span = options.span or SPAN }
 end
 
--- The error that ended the program, or nil.
+-- The error that the run raises, or nil.
 local function failure(self)
   local results = self.results
   if results and not results[1] and not unwind.is(results[2]) then
@@ -111,7 +111,7 @@ end
 
 local is_running = false
 
---- simulate.run, which ends with a call of this.
+--- The implementation of simulate.run, which makes a tail call to it.
 function virtual.run(fn, options)
   if type(fn) ~= "function" then
     error("bad argument fn of simulate.run: must be a function", 2)

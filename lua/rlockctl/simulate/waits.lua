@@ -1,6 +1,7 @@
---- Who waits for a lock without a bound, and for whom. A wait is a fault of the
---- program if it lasts too long after the faults, and its holder will never
---- release: it waits in a cycle, or its task has ended.
+--- Finds waits that never end: deadlocks, and locks that nobody will release.
+--- Only unbounded waits count. A wait is a bug of the program if it lasts too
+--- long after the injected faults and the holder will never release the lock,
+--- because the holder waits in a cycle or its task has ended.
 
 local holders = require "rlockctl.simulate.holders"
 
@@ -8,8 +9,8 @@ local waits = {}
 
 -- recording -------------------------------------------------------------------
 
--- Calls fn(...), and records that the running task waits until it returns.
--- `locks`: one of these has to be released.
+-- Calls fn(...), and records that the running task waits until fn returns.
+-- `locks` are the locks of which at least one must be released first.
 local function recorded(self, locks, fn, ...)
   local host = self.session.host
   local task = host.process and host.current()
@@ -47,7 +48,7 @@ local function calling(start)
   end
 end
 
---- What a run replaces, see patch.lua.
+--- The functions that a run replaces, see patch.lua.
 waits.patches = {
   { "rlock.lock.lock", "take", taking(function(lock) return { lock } end) },
   { "rlock.several.multi", "take", taking(members) },
@@ -57,8 +58,7 @@ waits.patches = {
 
 -- holders ---------------------------------------------------------------------
 
--- Adds the holders of a lock, also in other processes: tasks, with their
--- process.
+-- Adds the holders of a lock in all processes: tasks, with their process.
 local function add_holders(list, run, wanted)
   for _, process in ipairs(run.processes) do
     for _, client in ipairs(process.host.is_dead and {} or process.clients) do
@@ -121,7 +121,7 @@ local function visit(run, wait, path, texts, seen)
   path[wait], seen[wait], texts[#texts] = nil, true, nil
 end
 
---- Follows the waits from one to the next holder.
+--- Follows a wait to its holders, and on (the wait-for graph).
 ---@return string? # what is wrong; nil: the holders may release
 ---@return string? # its sentence
 ---@return table? # the last wait
@@ -129,7 +129,7 @@ local function follow(run, wait)
   return visit(run, wait, {}, {}, {})
 end
 
--- When what a wait needs was last granted to anybody, or -1.
+-- The time at which one of the locks of a wait was last granted, or -1.
 local function granted_at(run, wait)
   local last = -1
   for _, lock in ipairs(wait.locks) do
@@ -151,13 +151,14 @@ local function holds_anything(process)
   return false
 end
 
--- Does a task wait for an event, or for the end of a task, without a bound?
+-- Does a task wait, without a bound, for an event or for another task to end?
 local function is_parked(task)
   local event = task.wait_of
   return event and event.pause and not event.deadline and not event.is_delayed
 end
 
--- The tasks of the program that have not ended, in the order of their start.
+-- The tasks of the program that have not ended, in the order in which they
+-- started.
 local function tasks_of(host)
   local list = {}
   for task in next, host.tasks do
@@ -167,10 +168,10 @@ local function tasks_of(host)
   return list
 end
 
---- What each task of a process waits for; nil if one does something else, or if
---- a callback of a hold may wake one.
----@return table? # texts, which may have duplicates
----@return string? # tells this state apart from others
+--- What each task of a process waits for; nil if a task does something else, or
+--- if a callback of a hold may wake one.
+---@return table? # texts, perhaps with duplicates
+---@return string? # a mark that identifies this state
 local function all_waiting(run, process)
   local texts, marks, parked = {}, {}, false
   local tasks = tasks_of(process.host)
@@ -194,9 +195,9 @@ local function all_waiting(run, process)
   return texts, table.concat(marks, " ")
 end
 
---- As `follow`, of all processes: nothing goes on in any of them.
----@return string? # the sentence
----@return string? # a mark, as that of all_waiting
+--- Does every task of every process wait? Then no process makes progress.
+---@return string? # a sentence that describes it, or nil
+---@return string? # a mark that identifies this state
 ---@return table? # the first process
 local function standstill(run)
   if run.coming > 0 then return nil end
@@ -214,9 +215,9 @@ local function standstill(run)
     table.concat(marks, " "), first
 end
 
--- looking ---------------------------------------------------------------------
+-- the check -------------------------------------------------------------------
 
--- The waits that have begun before a time, of processes that run; sorted.
+-- The waits of running processes that began before a time; sorted.
 local function old_ones(run, before)
   local list = {}
   for _, wait in next, run.waits do
@@ -228,7 +229,7 @@ local function old_ones(run, before)
   return list
 end
 
--- Has nothing gone on for as long as waits may last?
+-- Has no process made progress for as long as waits may last?
 local function look_at_all(run)
   ---@type any, any, any
   local text, mark, first = standstill(run)
@@ -242,14 +243,14 @@ local function look_at_all(run)
   end
 end
 
---- Looks for a wait without an end. A cycle never ends; anything else must be
---- seen at each look for as long as waits may last, while nobody gets the
---- lock: a release or a grant may be under way, and a hold may begin and end
---- between two looks.
+--- Finds a wait that never ends. A cycle never ends. Any other wait counts only
+--- if every check sees it for as long as waits may last, and if nobody acquires
+--- the lock meanwhile: a release or a grant may be in flight, and a hold may
+--- begin and end between two checks.
 ---@param run table of programs.lua
----@param before number only waits that have begun before this time
+---@param before number only waits that began before this time
 ---@return string? # the sort of the fault
----@return string? # its sentence
+---@return string? # a sentence that describes it
 ---@return table? # the host of the process that waits
 function waits.endless(run, before)
   local now = run.universe.now
@@ -265,7 +266,7 @@ function waits.endless(run, before)
   return look_at_all(run)
 end
 
---- Does a process wait since a time before this one, or each of them?
+--- Has a process been waiting since before a time, or do all processes wait?
 function waits.any(run, before)
   return old_ones(run, before)[1] ~= nil or run.still ~= nil
 end

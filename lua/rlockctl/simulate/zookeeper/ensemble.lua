@@ -1,19 +1,19 @@
---- Simulated ZooKeeper servers that replicate transactions, and expire
---- sessions, as the real ones do:
+--- A simulated ZooKeeper ensemble: servers that replicate transactions and
+--- expire sessions, as real ones do:
 ---
---- - Requests that write go to the leader. It decides their order, and commits
----   what most servers have in their logs. Followers apply commits in order.
---- - The leader pings its followers each half tick; their answers name the
----   sessions from which they have heard since the last one. It ends a session
----   at the first tick after the time-out.
---- - A follower that has not heard of the leader for LIMIT ticks drops its
----   clients, and looks for a leader; so does a leader without most servers.
----   Until then each answers what it can alone.
---- - Of those that have followed the last leader, the one with the longest log
----   leads next. All sessions then have their full time again.
+--- - Writes go to the leader. It orders them, and commits what a majority of
+---   the servers has logged. Followers apply commits in order.
+--- - The leader pings its followers each half tick. Their answers name the
+---   sessions that have been active since the last ping. A session expires at
+---   the first tick after its time-out.
+--- - A follower that has not heard from the leader for LIMIT ticks drops its
+---   clients and looks for a leader. So does a leader that has lost its
+---   majority. Until then, each server answers what it can answer alone.
+--- - The next leader is the server with the longest log among those that have
+---   followed the last leader. The time-outs of all sessions start again.
 ---
---- Messages between two servers arrive in order, and not while they are cut
---- off from each other. The fields on_... are called for what happens.
+--- Messages between two servers arrive in order. A network partition delays
+--- them. The fields on_... are callbacks for events.
 
 local codec = require "rlock.zookeeper.codec"
 local links = require "rlockctl.simulate.link"
@@ -26,16 +26,16 @@ local ensemble = {}
 ensemble.__index = ensemble
 
 local DELAY = 0.0005                    -- seconds, between servers
-local LOOK = 0.05                       -- seconds between two elections
+local LOOK = 0.05                       -- seconds between election attempts
 local ELECTING = 0.2                    -- seconds, at least
-local CONTAINERS = 0.7                  -- seconds between looks for empty ones
+local CONTAINERS = 0.7                  -- seconds between checks for empty ones
 local TIMER = 1e-5                      -- seconds by which a timer may be late
 
 local ops, max = codec.ops, math.max
 
 local function nothing() end
 
--- Adds a process to a server.
+-- Starts a server's process.
 local function boot(self, one)
   one.host = self.universe:host { name = one.name, offset = one.number * 7.3,
     speed = 1 + (self.random() - 0.5) * 0.0004 }
@@ -74,7 +74,7 @@ end
 -- clients ---------------------------------------------------------------------
 
 --- The address of all servers.
----@param chroot? string "/path"; it is made if it is not there
+---@param chroot? string "/path"; created if it does not exist
 function ensemble:url(chroot)
   local names = {}
   for i, one in ipairs(self) do names[i] = one.name end
@@ -82,8 +82,8 @@ function ensemble:url(chroot)
   return "zk://" .. table.concat(names, ",") .. (chroot or "")
 end
 
---- Makes a node, and those above it, unless they are there: not by a
---- transaction, but as if it had always been.
+--- Creates a node and its ancestors, unless they exist: without a transaction,
+--- as if they had always existed.
 ---@param path string
 ---@param value string
 function ensemble:put(path, value)
@@ -98,7 +98,7 @@ function ensemble:put(path, value)
   end
 end
 
---- Gives a process connections of frames, as host/uv/frames.lua does.
+--- Lets a process connect to the servers, as with host/uv/frames.lua.
 ---@param host table
 function ensemble:connect(host)
   local function in_trouble() host.troubles = (host.troubles or 0) + 1 end
@@ -131,7 +131,7 @@ end
 
 -- messages --------------------------------------------------------------------
 
--- A connection of a follower to its leader. Each end learns on its own that it
+-- A connection of a follower to its leader. Each end learns separately that it
 -- is closed.
 local function new_channel(follower, leader)
   return { [follower] = true, [leader] = true, follower = follower,
@@ -139,7 +139,7 @@ local function new_channel(follower, leader)
     at = { [follower] = 0, [leader] = 0 } }
 end
 
--- Calls fn at one end of a channel, after what was sent to it before.
+-- Calls fn at one end of a channel, after all that was sent to it earlier.
 local function say(channel, to, fn)
   local self = to.ensemble
   local universe = self.universe
@@ -157,7 +157,7 @@ local function say(channel, to, fn)
   end })
 end
 
--- Closes one end of a channel; the other learns of it.
+-- Closes one end of a channel; the other end learns of it later.
 local function close(channel, from)
   local other = from == channel.leader and channel.follower or channel.leader
   channel[from] = false
@@ -167,7 +167,7 @@ local function close(channel, from)
   end)
 end
 
--- Calls fn after some seconds, unless the server has another role then.
+-- Calls fn after some seconds, unless the server's role has changed by then.
 local function after(self, seconds, fn, rank)
   local term = self.term
   self.universe:at(self.universe.now + seconds / self.host.speed, {
@@ -187,14 +187,14 @@ local function leave_role(self)
   self:drop_clients()
 end
 
---- Ends the server's role: it looks for a leader.
+--- Ends the server's role. The server then looks for a leader.
 function server:look()
   if self.role == "looking" then return end
   leave_role(self)
   self.role, self.since = "looking", self.universe.now
 end
 
--- Ends a follower's role when it has not heard of its leader for long.
+-- Ends a follower's role when it has not heard from its leader for too long.
 local function await_leader(self)
   local left = self.heard + self.ensemble.limit * self.ensemble.tick
     - self.host.now()
@@ -224,7 +224,7 @@ local function is_followed(self)
   return count >= self.ensemble.quorum
 end
 
---- Hears of a session, at the leader.
+--- Records at the leader that a session is active, which extends it.
 local function track(self, session, timeout, owner)
   local its = self.tracker[session] or {}
   local tick, ends = self.ensemble.tick, self.host.now() + timeout / 1000
@@ -238,7 +238,7 @@ local function touch(self, session)
   if its and not its.is_closing then track(self, session, its.timeout) end
 end
 
--- Commits what most servers have.
+-- Commits what a majority of the servers has logged.
 local function commit(self)
   local counts = { self.stored }
   for _, channel in ipairs(self.channels) do
@@ -258,7 +258,7 @@ local function commit(self)
   end
 end
 
--- Calls fn when what a server has received is on its disk.
+-- Calls fn when a server has written what it has received to its disk.
 local function store(self, fn)
   local left = (self.disk_until or 0) - self.universe.now
   if left > 0 then after(self, left, fn) else fn() end
@@ -286,8 +286,8 @@ local function propose(self, txn)
   end)
 end
 
--- What the leader reads for a session waits for what others have sent for
--- it before.
+-- Queues an item at the leader, so that its reads for a session wait for the
+-- requests that other servers have forwarded for that session.
 local function queue(self, item)
   local own = { session = item.session, op = item.op, is_sent = true }
   self.queues[own.session] = self.queues[own.session] or {}
@@ -295,7 +295,7 @@ local function queue(self, item)
   return own
 end
 
--- Checks a request, and proposes it.
+-- Checks a request, and proposes its transaction.
 local function prepare(self, from, term, item)
   local its, err = self.tracker[item.session], nil
   if item.op == tree.OPEN then
@@ -338,7 +338,7 @@ local function remove_containers(self)
   after(self, CONTAINERS, function() remove_containers(self) end)
 end
 
--- Leaves the followers that have been silent for long, and pings the others.
+-- Drops the followers that have been silent for too long; pings the others.
 local function ping(self)
   for i = #self.channels, 1, -1 do
     local channel = self.channels[i]
@@ -359,7 +359,7 @@ local function ping(self)
   end
 end
 
--- Each half tick.
+-- Called each half tick.
 local function beat(self)
   self.half = not self.half
   if self.half then
@@ -400,7 +400,7 @@ local function is_ready(self, one)
     and self.universe.now - one.since >= ELECTING
 end
 
--- The leader that most servers follow, if this one is in its reach.
+-- The leader that a majority follows, if this server can reach it.
 local function leader_for(self, one)
   local leader = self:leader()
   if leader and leader.host.stalls_until <= self.universe.now
@@ -414,7 +414,7 @@ local function last_of(one)
   return last and last.zxid or 0
 end
 
--- Those of a list that a server reaches, with itself.
+-- The servers of a list that a server can reach, itself included.
 local function reached(self, list, one)
   local group = {}
   for _, other in ipairs(list) do
@@ -423,14 +423,14 @@ local function reached(self, list, one)
   return group
 end
 
--- Does a server know more than another one? Who has followed a later leader
--- does, even if that has proposed nothing.
+-- Is a server at least as up to date as another one? A server that has followed
+-- a later leader is, even if that leader has proposed nothing.
 local function is_ahead(one, other)
   if one.epoch ~= other.epoch then return one.epoch > other.epoch end
   return last_of(one) >= last_of(other)
 end
 
--- Elects the one that knows most.
+-- Elects the server that is most up to date.
 local function elect(self, group)
   local best = group[1]
   for _, one in ipairs(group) do
@@ -464,7 +464,7 @@ function ensemble:elect()
   end
 end
 
---- The leader that most servers follow, or nil.
+--- The leader that a majority follows, or nil.
 function ensemble:leader()
   local found
   for _, one in ipairs(self) do
@@ -487,7 +487,7 @@ function ensemble:is_broken()
   return false
 end
 
---- The server whose nodes are the newest.
+--- The server that has applied the latest transaction.
 function ensemble:newest()
   local found = self[1]
   for _, one in ipairs(self) do
@@ -496,7 +496,7 @@ function ensemble:newest()
   return found
 end
 
--- what servers ask their leader -----------------------------------------------
+-- requests to the leader ------------------------------------------------------
 
 --- Sends a request to the leader.
 function server:forward(item)
@@ -521,8 +521,8 @@ function server:forward(item)
   end)
 end
 
---- Asks the leader whether a session is alive; calls fn with the answer. From
---- then on it belongs to this server.
+--- Asks the leader whether a session is alive, and calls fn with the answer. A
+--- live session then belongs to this server.
 function server:revalidate(session, timeout, fn)
   local function check(leader)
     local its = leader.tracker[session]
@@ -538,7 +538,7 @@ function server:revalidate(session, timeout, fn)
   end)
 end
 
---- Has heard of a session.
+--- Records that a session is active.
 function server:touch(session)
   if self.role == "leader" then return touch(self, session) end
   self.touched[session] = true
@@ -559,7 +559,7 @@ function ensemble:freeze(one, seconds)
   end)
 end
 
---- Kills a server; it starts again after some seconds.
+--- Kills a server, and restarts it after some seconds.
 function ensemble:restart(one, seconds)
   if one.is_down then return end
   leave_role(one)
@@ -568,8 +568,8 @@ function ensemble:restart(one, seconds)
   self.universe:after(seconds, function() boot(self, one) end)
 end
 
---- Cuts a server off from another one, or from all, for a while. What is sent
---- arrives later.
+--- Partitions a server from another one, or from all others, for a while.
+--- Messages arrive after that.
 function ensemble:cut(one, other, seconds)
   local till = self.universe.now + seconds
   for _, each in ipairs(self) do
@@ -579,7 +579,7 @@ function ensemble:cut(one, other, seconds)
   end
 end
 
---- Lets the disk of a server be slow, for a while.
+--- Slows down the disk of a server for a while.
 function ensemble:slow_disk(one, seconds)
   one.disk_until = max(one.disk_until or 0, self.universe.now + seconds)
 end
@@ -593,7 +593,7 @@ function ensemble:delete(path)
   end
 end
 
---- Lets what the leader sends to a follower arrive late, for a while.
+--- Delays the leader's messages to a follower for a while.
 function ensemble:lag(one, seconds)
   if one.role ~= "follower" then return end
   local at = one.channel.at

@@ -1,6 +1,6 @@
---- A simulated ZooKeeper server. This file is what clients see of it: sessions,
---- requests in order, reads of its own nodes, watches. ensemble.lua adds what
---- the servers do together.
+--- A simulated ZooKeeper server, as its clients see it: sessions, ordered
+--- requests, reads of its own nodes, and watches. ensemble.lua adds replication
+--- and elections.
 
 local codec = require "rlock.zookeeper.codec"
 local tree = require "rlockctl.simulate.zookeeper.tree"
@@ -48,7 +48,7 @@ local function add_watch(list, path, link)
   table.insert(list[path], link)
 end
 
--- Sends an event to those that watch a path, once.
+-- Sends an event to the watchers of a path, and removes the watches.
 local function fire(self, list, path, what, told)
   local links = list[path] or {}
   list[path] = nil
@@ -61,7 +61,7 @@ local function fire(self, list, path, what, told)
   end
 end
 
---- A node has changed.
+--- Notifies the watchers of a node that has changed.
 function server:notify(what, path)
   local told = {}
   if what ~= "children" then fire(self, self.data, path, what, told) end
@@ -79,7 +79,8 @@ local function reply(self, item, err, body)
   end
 end
 
--- Why the leader refuses a read, or nil. A follower does not know.
+-- The error with which the leader refuses a read, or nil. A follower refuses
+-- none.
 local function refusal(self, item)
   local its = self.role == "leader" and self.tracker[item.session]
   if its and its.is_closing then return tree.EXPIRED end
@@ -171,7 +172,7 @@ local function hello(self, link, bytes)
   end)
 end
 
---- A frame arrives.
+--- Called when a frame arrives.
 function server:execute(link, words)
   if self.role == "looking" then return link:close_server() end
   if not link.session then return hello(self, link, words[1]) end
@@ -181,14 +182,14 @@ function server:execute(link, words)
     op = its:int(), body = words[1]:sub(9) })
 end
 
---- Forgets a connection.
+--- Removes a closed connection.
 function server:unlink(link)
   for i, other in ipairs(self.links) do
     if other == link then return table.remove(self.links, i) end
   end
 end
 
---- Applies its log, up to a length.
+--- Applies the log, up to a length.
 function server:apply(length)
   while self.applied < length do
     self.applied = self.applied + 1

@@ -1,6 +1,6 @@
---- The nodes and sessions of one ZooKeeper server: a model. All servers apply
---- the same transactions in the same order, so they get the same nodes. A
---- request's body is that of a frame.
+--- A model of the nodes and sessions of one ZooKeeper server. All servers apply
+--- the same transactions in the same order, so they get the same nodes (state
+--- machine replication). The body of a request is that of its frame.
 
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
@@ -101,7 +101,7 @@ end
 write[ops.create2] = write.with_stat
 write[ops.create_container] = write.with_stat
 
--- The node of a path, if it has this version or that is any; or an error.
+-- The node of a path, or an error. The version must match, unless any will do.
 local function versioned(self, path, version)
   local node = self.nodes[path]
   if not node then return errors.NO_NODE end
@@ -236,7 +236,7 @@ function tree:read(op, body)
   return 0, reply, is_watched and path or nil
 end
 
---- The paths of the ephemeral nodes, of one session or all, sorted.
+--- The sorted paths of the ephemeral nodes of one session; default: of all.
 function tree:ephemerals(session)
   local list = {}
   for path, node in next, self.nodes do
@@ -248,7 +248,8 @@ function tree:ephemerals(session)
   return list
 end
 
---- The paths of containers that have had children, but have none, sorted.
+--- The sorted paths of the containers that have had children, but have none
+--- now.
 function tree:empty_containers()
   local list = {}
   for path, node in next, self.nodes do

@@ -12,7 +12,8 @@ function replies.neutral(text)
   return (text:gsub("Redis command", "command")
     :gsub("Valkey command", "command")
     :gsub("Lua redis lib command arg", "Command arg")
-    :gsub("Unbalanced [%a']+ list", "Unbalanced list"))
+    :gsub("Unbalanced [%a']+ list", "Unbalanced list")
+    :gsub("ID, '%+', or", "ID or"))
 end
 
 -- The part of an error's text that must be the same.

@@ -385,6 +385,28 @@ commands.NAMES = {}
 for name in pairs(GRAMMAR) do commands.NAMES[#commands.NAMES + 1] = name end
 table.sort(commands.NAMES)
 
+-- Versions since 7.2 answer these, if their words are wrong, with other errors
+-- or check them in another order.
+local OF_7_0 = {}
+for name in ([[dbsize keys scan copy setbit getbit bitcount sort sort_ro
+  lmpop zmpop spop srandmember hrandfield zrandmember randomkey sinterstore
+  sunionstore sdiffstore sintercard zunionstore zinterstore zdiffstore
+  zunion zinter zdiff zintercard zrangestore xadd xlen xrange xrevrange
+  xdel xtrim xread]]):gmatch "%S+" do
+  OF_7_0[name] = true
+end
+
+local chosen = commands.NAMES
+
+--- Chooses the commands for servers of a version.
+---@param version string such as "7.0"
+function commands.choose(version)
+  chosen = {}
+  for _, name in ipairs(commands.NAMES) do
+    if version == "7.0" or not OF_7_0[name] then chosen[#chosen + 1] = name end
+  end
+end
+
 -- Times count from the server's clock: what they leave behind depends on it.
 local RELATIVE = { expire = true, pexpire = true, setex = true, psetex = true,
   pttl = true, ttl = true }
@@ -425,7 +447,7 @@ end
 ---@param is_absolute? boolean nothing that depends on the server's clock
 ---@return table # words
 function Gen:command(is_absolute)
-  local name = self:pick(commands.NAMES)
+  local name = self:pick(chosen)
   local words = { self:chance(5) and name:upper() or name }
   for _, piece in ipairs(GRAMMAR[name]) do self:expand(words, piece) end
   if self:chance(3) then self:spoil(words) end

@@ -76,6 +76,7 @@ function model.open(server)
     server = server, lacks = {}, ran = 0, evals = 0,
   }, Pair)
   self.version = self:ask("INFO", "server"):match("redis_version:(%d+%.%d+)")
+  commands.choose(self.version)
   self:reset()
   return self
 end

@@ -369,6 +369,26 @@ describe("a simulation", function()
     assert.matches("^{[^\n]*}\n$", found.out)
   end)
 
+  it("injects faults that last, though no lock is taken", function()
+    local found = simulate("--seed", "1", "--runs", "300", "--faults", "pause",
+      "--log", file("counts", [[
+      local rlock = require "rlock"
+      for i = 1, 6 do print("line " .. i) end
+      local client <close> = assert(rlock.open())
+      local semaphore = client:semaphore "name"
+      semaphore:set(3)
+      assert(semaphore:acquire())
+      local began = rlock.now()
+      rlock.sleep(0.01)
+      client:call("GET", "key")
+      if rlock.now() > began + 0.5 then error "it was paused" end
+      assert(semaphore:release())]]))
+    assert.equal(1, found.status)
+    assert.matches("it was paused", found.out)
+    assert.matches("line 1\n.*line 2\n.*line 3\n.*line 4\n.*line 5\n.*line 6",
+      found.out)
+  end)
+
   it("keeps the invariants of a loop apart", function()
     local found = simulate("--seed", "1", file("loop", [[
       local simulate = require "rlock.simulate"

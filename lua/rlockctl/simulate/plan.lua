@@ -10,6 +10,7 @@ local plan = {}
 
 local MOST = 8                          -- faults, at most, of a short program
 local EVERY = 2                         -- seconds per further fault
+local UNKNOWN = 5       -- seconds: the longest lease, if no lock is taken
 local SHORTEST = 0.01                   -- seconds of a pause
 
 local LATE = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
@@ -94,6 +95,7 @@ end
 -- A random duration from 10 ms to twice the longest lease, log-uniform: each
 -- order of magnitude is equally likely.
 local function duration(lease, random)
+  lease = lease > 0 and lease or UNKNOWN
   return SHORTEST * (2 * lease / SHORTEST) ^ random()
 end
 

@@ -38,8 +38,9 @@ local function events_of(shown, name, has_log)
       first.text = text .. " ..."
     end
   end
-  for _, entry in ipairs(has_log and shown.log or {}) do
-    add(list, entry, entry.after + 0.5, entry.time, "> " .. entry.text)
+  for i, entry in ipairs(has_log and shown.log or {}) do
+    add(list, entry, entry.after + 0.5 + i * 1e-9, entry.time,
+      "> " .. entry.text)
   end
   table.sort(list, function(a, b)
     if a.time ~= b.time then return a.time < b.time end

@@ -1,27 +1,12 @@
---- The programs of examples/simulate without their faults: nothing is found in
---- 20 000 runs of each, and in fewer if RLOCK_MORE is small.
+--- The corrected programs of examples/simulate about effects, orders and
+--- forgotten unlocks.
 
 local ctl = require "spec.cli.ctl"
-
-local MORE = tonumber(os.getenv "RLOCK_MORE" or 5)
-local RUNS = MORE < 20 and 500 or 20000
-local LIMIT = 900                       -- seconds of a command
-
-local RIGHT = { "counter_guarded", "accounts_together", "forgotten_with",
-  "cron_once", "leader_asks", "cache_compute" }
+local right_examples = require "spec.tools.right_examples"
 
 teardown(ctl.clean)
 
 describe("a simulation of examples/simulate/", function()
-  for _, name in ipairs(RIGHT) do
-    it(name .. " finds nothing", function()
-      local found = ctl.run { "simulate", "--seed", "1", "--runs",
-        tostring(RUNS), "examples/simulate/" .. name .. ".lua",
-        "--processes=2", limit = LIMIT }
-      assert.same({ 0, "" }, { found.status, found.err }, found.out)
-      assert.matches("^" .. RUNS + 1 .. " runs.*: no fault found\n$",
-        found.out)
-    end)
-  end
+  right_examples(it, { "counter_guarded", "accounts_together",
+    "forgotten_with" })
 end)
-

@@ -6,7 +6,7 @@ local simulate = {}
 simulate.usage = [[
 rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
-Runs the program as several processes on a virtual clock and injects faults:
+Runs the program as several processes on a virtual clock and injects faults. The
 processes crash and restart, pause for longer than a lease, and lose requests
 and replies. The seed determines the whole run. The command tries one seed after
 another until a run exposes a bug: an uncaught error, a wait that never ends, a

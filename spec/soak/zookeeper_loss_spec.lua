@@ -123,7 +123,7 @@ local function nodes_of(server)
 end
 
 -- After a cut, a server of ZooKeeper 3.8 may keep a node that no other has, at
--- the same zxid. Its clients wait for the end of that node for ever.
+-- the same zxid. Waiters behind that node never get the lock.
 local function has_ghost()
   local leader, before = three:leader(), {}
   for i, server in ipairs(three) do before[i] = nodes_of(server) end

@@ -1,4 +1,4 @@
---- A policy without `peek`: no script can tell who holds such a lock.
+--- A policy without `peek`: clients cannot ask who holds such a lock.
 return {
   name = "blind", keys = function(name) return { name } end,
   server = {

@@ -95,8 +95,8 @@ local function is_stalled(leader)
     and not now:find("Outstanding: 0\n", 1, true)
 end
 
--- ZooKeeper 3.8 may stall for ever after a server was cut off: a leader that
--- all follow commits nothing. Then another one must lead.
+-- ZooKeeper 3.8 may stall after a partition: the leader has all followers and
+-- commits nothing. Deposes such a leader.
 local function depose_stalled(self)
   local three = self.three
   local leader = three:leader()

@@ -12,6 +12,7 @@
 --- }, or a step of the server, as in steps.lua. If a reply is lost, the client
 --- repeats the request with the same number.
 
+local copy = require "rlockctl.check.copy"
 local notation = require "rlockctl.check.notation"
 local snapshot = require "rlockctl.check.snapshot"
 local transitions = require "rlockctl.check.transitions"
@@ -56,12 +57,6 @@ end
 
 local state_of = {}
 state_of.__index = state_of
-
-local function copy(list)
-  local result = {}
-  for key, value in pairs(list) do result[key] = value end
-  return result
-end
 
 function state_of:fork()
   local result = setmetatable(copy(self), state_of)

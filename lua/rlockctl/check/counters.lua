@@ -10,6 +10,7 @@
 --- After the server has lost a key, or its clock has jumped, the model accepts
 --- the server's counts, and the effects of retried requests (`is_forgiven`).
 
+local copy = require "rlockctl.check.copy"
 local transitions = require "rlockctl.check.transitions"
 local counter_delays = require "rlockctl.check.counter_delays"
 local counter_kinds = require "rlockctl.check.counter_kinds"
@@ -72,12 +73,6 @@ end
 ---@field server_faults any
 local state_of = {}
 state_of.__index = state_of
-
-local function copy(list)
-  local result = {}
-  for key, value in pairs(list) do result[key] = value end
-  return result
-end
 
 function state_of:fork()
   local result = setmetatable(copy(self), state_of)

@@ -20,6 +20,7 @@
 ---
 --- States share their clients: change a client only through State:change.
 
+local copy = require "rlockctl.check.copy"
 local snapshot = require "rlockctl.check.snapshot"
 
 ---@class rlockctl.check.state.State
@@ -64,12 +65,6 @@ function State.new(lock)
     breaks = bounds.breaks, server_faults = bounds.server_faults, arrivals = 0,
     token = 0, last_due = 0,
   }, State)
-end
-
-local function copy(list)
-  local result = {}
-  for key, value in pairs(list) do result[key] = value end
-  return result
 end
 
 --- A copy that changes independently.

@@ -16,7 +16,7 @@ local SHORTEST = 0.01                   -- seconds of a pause
 local LATE = { late = 3, deaf = 3, reset = 2, ["half-open"] = 1, partition = 1,
   ["requests delayed"] = 1, ["replies delayed"] = 1, refuse = 1, slow = 1 }
 
--- The same kinds of faults for every sort of Redis.
+-- The faults of every deployment of Redis.
 local function of_redis(kinds)
   return { redis = kinds, sentinel = kinds, replicas = kinds, cluster = kinds }
 end

@@ -131,6 +131,24 @@ describe("the suite", function()
     end)
   end
 
+  it("leaves out what takes long, if it is to be quick", function()
+    local server = redis.start()
+    local long = server.folder .. "/long_spec.lua"
+    local short = server.folder .. "/short_spec.lua"
+    files.write(long, "--- A file that takes long.\n--- #long\n"
+      .. 'it("is slow", function() end)')
+    files.write(short, 'it("is slow #long", function() end)\n'
+      .. 'it("is quick", function() end)')
+    local command = "spec/tools/suite %s " .. shell.quote(long) .. " "
+      .. shell.quote(short)
+    local quick = shell.run(command:format "quick")
+    assert.matches("short_spec.lua +1 passed", quick)
+    assert.matches("total: 1 passed, 0 failed", quick)
+    local all = shell.run(command:format "")
+    assert.matches("total: 3 passed, 0 failed", all)
+    server:stop()
+  end)
+
   it("reports a process that a successful command leaves behind", function()
     local text = shell.run(SUBREAPER
       .. " -g 1 sh -c 'setsid sleep 1000 & true'; echo status $?")

@@ -19,7 +19,7 @@
 #include "reader.h"
 #include "transport.h"
 
-enum { PART_LEAST = 2, PART_MOST = 64 }; /* commands in a write, see part() */
+enum { PART_LEAST = 1, PART_MOST = 64 }; /* commands in a write, see part() */
 enum { READ_SIZE = 16 * 1024 };          /* the size of a TLS record */
 
 #define TLS_HINT \

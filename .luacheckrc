@@ -33,7 +33,7 @@ for _, file in ipairs {
 end
 
 -- Only declare types.
-files["lua/rlock/types.lua"] = { ignore = { "." } }
+files["lua/rlock/util/types.lua"] = { ignore = { "." } }
 files["spec/types/library/**/*.lua"] = { ignore = { "." } }
 
 -- A policy's server functions run inside Redis.

@@ -5,7 +5,7 @@ local colon = require "rlock.util.colon"
 local kinds = require "rlock.lock.kinds"
 local lock = require "rlock.lock.lock"
 local naming = require "rlock.naming"
-local session = require "rlock.session"
+local session = require "rlock.lock.session"
 
 ---@class rlock.client: rlock.factories
 ---@field session rlock.session internal

@@ -29,7 +29,7 @@ local PUBLIC = {
 }
 
 local FILES = [[lua/rlock/host/uv/entry_point.lua lua/resty/rlock.lua
-  lua/rlock/types.lua lua/rlock/client.lua lua/rlock/policy.lua
+  lua/rlock/util/types.lua lua/rlock/client.lua lua/rlock/policy.lua
   lua/rlock/lock/lock.lua
   lua/rlock/lock/handle.lua lua/rlock/lock/effect.lua
   lua/rlock/several/factories.lua lua/rlock/several/multi.lua

@@ -58,7 +58,7 @@ describe("a double barrier on virtual time:", function()
     assert.same({ true, true }, { first.value, second.value })
     assert.is_true(first.at - began < SERVED)
     first = start(self, self.host, one.leave, one)
-    self.sleep(100)
+    self.sleep(100)                     -- the other is renewed meanwhile
     assert.is_nil(first.at)
     began = self.now()
     start(self, host, two.leave, two)

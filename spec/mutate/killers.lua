@@ -62,6 +62,8 @@ return {
   ["lua/rlock/lock/requests.lua"] = with("check/grant_spec", "fenced_spec",
     "late_spec", "faults_spec", "waiting_spec", "then", "watchdog_spec",
     "for_ever_spec"),
+  ["lua/rlock/lock/session.lua"] = { "check/grant_spec", "close_spec",
+    "reentrant_spec" },
   ["lua/rlock/lock/posted.lua"] = { "check/quorum_spec", "simulate RUNS=8",
     "quorum_spec" },
   ["lua/rlock/lock/holds.lua"] = with("check/grant_spec",

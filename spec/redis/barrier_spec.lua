@@ -250,20 +250,6 @@ describe("a double barrier", function()
       enter_together(over, PATIENCE, one, member())
     end)
 
-  it("keeps a member in as long as its task has not left", function()
-    local one, two = member(2, open { watchdog = 3 }), member()
-    enter_together(over, PATIENCE, one, two)
-    local ends = {}
-    eventually(function()                             -- it was renewed
-      ends[#ends + 1] = client:call("ZSCORE", name,
-        client:call("ZRANGE", name, 0, 0)[1])
-      return ends[#ends] ~= ends[1]
-    end)
-    local leaving = start(function() return two:leave { wait = PATIENCE } end)
-    assert.is_true(one:leave { wait = PATIENCE })
-    assert.is_true(leaving:join(PATIENCE))
-  end)
-
   it("leaves nothing of a cancelled task", function()
     local waiting = start(function() return member():enter() end)
     eventually(function() return members() == 1 end)

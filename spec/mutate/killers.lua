@@ -115,10 +115,10 @@ return {
     "check/counters_spec", "check/handover_spec", client, "waiting_spec",
     "then", "handover_spec", "fair_spec", "faults_spec"),
   ["lua/rlock/redis/availability.lua"] = {
-    "check/quorum_spec", "check/for_ever_spec", "simulate RUNS=8",
+    "unit/red_servers_spec", "check/quorum_spec", "check/for_ever_spec", "simulate RUNS=8",
     "quorum_spec" },
-  ["lua/rlock/redis/backend.lua"] = list("unit/cluster_spec", virtual,
-    "check/replicas_spec", "check/expiry_spec", "simulate RUNS=6",
+  ["lua/rlock/redis/backend.lua"] = list("unit/backend_spec",
+    "unit/cluster_spec", virtual, "check/replicas_spec", "check/expiry_spec", "simulate RUNS=6",
     "own_policies_spec", "then", "options_spec", "host_spec", "fenced_spec",
     "effects_spec", "release_request_spec", "deadlock_spec",
     "replicas_calls_spec", "zookeeper/acl_spec", "zookeeper/nodes_spec",
@@ -129,7 +129,7 @@ return {
     "simulate RUNS=6", "simulate RUNS=6 CLUSTER=1", "then", "close_spec",
     "cluster_spec" },
   ["lua/rlock/redis/calls.lua"] = {
-    "check/watchdog_spec", "check/heartbeats_spec", "check/expiry_spec",
+    "unit/weak_spec", "check/watchdog_spec", "check/heartbeats_spec", "check/expiry_spec",
     "check/malformed_spec", "check/grant_spec", "simulate RUNS=6",
     "simulate RUNS=6 CLUSTER=1" },
   ["lua/rlock/redis/channels.lua"] = {
@@ -138,7 +138,7 @@ return {
     "then", "simulate RUNS=6 CLUSTER=1", "release_request_spec",
     "waiting_spec", "cluster_spec" },
   ["lua/rlock/redis/server_identity.lua"] = {
-    "check/quorum_spec", "check/malformed_spec", "simulate RUNS=8",
+    "unit/red_servers_spec", "unit/weak_spec", "check/quorum_spec", "check/malformed_spec", "simulate RUNS=8",
     "quorum_spec" },
   ["lua/rlock/redis/cluster.lua"] = {
     "then", "unit/cluster_spec", "unit/redirection_spec",
@@ -147,8 +147,9 @@ return {
   ["lua/rlock/redis/command_keys.lua"] = {
     "unit/commands_spec", "unit/cluster_spec", "check/malformed_spec",
     "redis/effects_spec", "then", "cluster_spec" },
-  ["lua/rlock/redis/effects.lua"] = { "redis/effects_spec",
-    "redis/replicas_calls_spec", "redis/compute_spec", "redis/cluster_spec" },
+  ["lua/rlock/redis/effects.lua"] = { "unit/effects_spec",
+    "redis/effects_spec", "redis/replicas_calls_spec", "redis/compute_spec",
+    "redis/cluster_spec" },
   ["lua/rlock/lock/deadlock.lua"] = { "check/deadlock_spec",
     "redis/deadlock_spec", "cli/deadlocks_spec", "redis/compute_spec", "then",
     "zookeeper/deadlock_spec" },
@@ -170,7 +171,7 @@ return {
     "unit/commands_spec", "check/grant_spec", "check/malformed_spec",
     "simulate RUNS=6", "then", "simulate RUNS=6 SEAL=time", "script_spec" },
   ["lua/rlock/redis/expiry.lua"] = {
-    "unit/expiry_spec", "check/expiry_spec", "check/malformed_spec",
+    "unit/expiry_spec", "unit/weak_spec", "check/expiry_spec", "check/malformed_spec",
     "simulate RUNS=6 SEAL=time", "then", "seal_spec" },
   ["lua/rlock/redis/handshake.lua"] = {
     "unit/commands_spec", "then", "refusals_spec", "sentinel_spec password" },
@@ -218,8 +219,9 @@ return {
     "zookeeper/nodes_spec" },
   ["lua/rlock/zookeeper/validity.lua"] = list("then", "unit/zookeeper_spec",
     zookeeper("lock_spec")),
-  ["lua/rlock/zookeeper/backend.lua"] = zookeeper("lock_spec", "kinds_spec",
-    "nodes_spec", "acl_spec", "ensemble_spec", "commands_spec"),
+  ["lua/rlock/zookeeper/backend.lua"] = list("then", "unit/backend_spec",
+    zookeeper("lock_spec", "kinds_spec", "nodes_spec", "acl_spec",
+    "ensemble_spec", "commands_spec")),
   ["lua/rlock/zookeeper/batch.lua"] = zookeeper("lock_spec", "counters_spec",
     "loss_spec"),
   ["lua/rlock/zookeeper/channels.lua"] = zookeeper("lock_spec",
@@ -257,7 +259,8 @@ return {
   ["lua/rlock/counters/latch.lua"] = { "check/counters_spec",
     "check/malformed_spec", "simulate RUNS=6 COUNTER=latch", "latch_spec",
     "then", "metrics_spec", "cancel_spec" },
-  ["lua/rlock/counters/deduplication.lua"] = { "check/counters_spec",
+  ["lua/rlock/counters/deduplication.lua"] = { "unit/weak_spec",
+    "check/counters_spec",
     "check/barriers_spec", "simulate RUNS=6 COUNTER=semaphore",
     "semaphore_spec", "barrier_spec", "then", "cancel_spec" },
   ["lua/rlock/counters/permits.lua"] = { "check/counters_spec",

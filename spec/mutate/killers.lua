@@ -32,7 +32,7 @@ local policy = { "check/spoiled_spec", "check/costs_spec" }
 -- ZooKeeper's specs, after those on its model.
 local function zookeeper(...)
   local all = { "then", "check/zookeeper_requests_spec",
-    "check/zookeeper_spec" }
+    "check/zookeeper_faults_spec", "check/zookeeper_spec" }
   for _, name in ipairs { ... } do
     all[#all + 1] = name:find "/" and name or "zookeeper/" .. name
   end
@@ -115,10 +115,12 @@ return {
     "check/counters_spec", "check/handover_spec", client, "waiting_spec",
     "then", "handover_spec", "fair_spec", "faults_spec"),
   ["lua/rlock/redis/availability.lua"] = {
-    "unit/red_servers_spec", "check/quorum_spec", "check/for_ever_spec", "simulate RUNS=8",
+    "unit/red_servers_spec", "check/quorum_spec", "check/for_ever_spec",
+    "simulate RUNS=8",
     "quorum_spec" },
   ["lua/rlock/redis/backend.lua"] = list("unit/backend_spec",
-    "unit/cluster_spec", virtual, "check/replicas_spec", "check/expiry_spec", "simulate RUNS=6",
+    "unit/cluster_spec", virtual, "check/replicas_spec", "check/expiry_spec",
+    "simulate RUNS=6",
     "own_policies_spec", "then", "options_spec", "host_spec", "fenced_spec",
     "effects_spec", "release_request_spec", "deadlock_spec",
     "replicas_calls_spec", "zookeeper/acl_spec", "zookeeper/nodes_spec",
@@ -129,7 +131,8 @@ return {
     "simulate RUNS=6", "simulate RUNS=6 CLUSTER=1", "then", "close_spec",
     "cluster_spec" },
   ["lua/rlock/redis/calls.lua"] = {
-    "unit/weak_spec", "check/watchdog_spec", "check/heartbeats_spec", "check/expiry_spec",
+    "unit/weak_spec", "check/watchdog_spec", "check/heartbeats_spec",
+    "check/expiry_spec",
     "check/malformed_spec", "check/grant_spec", "simulate RUNS=6",
     "simulate RUNS=6 CLUSTER=1" },
   ["lua/rlock/redis/channels.lua"] = {
@@ -138,7 +141,8 @@ return {
     "then", "simulate RUNS=6 CLUSTER=1", "release_request_spec",
     "waiting_spec", "cluster_spec" },
   ["lua/rlock/redis/server_identity.lua"] = {
-    "unit/red_servers_spec", "unit/weak_spec", "check/quorum_spec", "check/malformed_spec", "simulate RUNS=8",
+    "unit/red_servers_spec", "unit/weak_spec", "check/quorum_spec",
+    "check/malformed_spec", "simulate RUNS=8",
     "quorum_spec" },
   ["lua/rlock/redis/cluster.lua"] = {
     "then", "unit/cluster_spec", "unit/redirection_spec",
@@ -171,7 +175,8 @@ return {
     "unit/commands_spec", "check/grant_spec", "check/malformed_spec",
     "simulate RUNS=6", "then", "simulate RUNS=6 SEAL=time", "script_spec" },
   ["lua/rlock/redis/expiry.lua"] = {
-    "unit/expiry_spec", "unit/weak_spec", "check/expiry_spec", "check/malformed_spec",
+    "unit/expiry_spec", "unit/weak_spec", "check/expiry_spec",
+    "check/malformed_spec",
     "simulate RUNS=6 SEAL=time", "then", "seal_spec" },
   ["lua/rlock/redis/handshake.lua"] = {
     "unit/commands_spec", "then", "refusals_spec", "sentinel_spec password" },
@@ -287,6 +292,7 @@ return {
   ["lua/rlock/recipes/compute.lua"] = { "redis/compute_spec",
     "simulate RUNS=6 COMPUTE=1", "then", "zookeeper/compute_spec" },
   ["lua/rlock/zookeeper/compute.lua"] = { "then",
+    "check/zookeeper_requests_spec", "check/zookeeper_faults_spec",
     "simulate RUNS=6 COMPUTE=1 ZOOKEEPER=1", "zookeeper/compute_spec" },
   ["lua/rlock/counters/counter.lua"] = { "check/counters_spec",
     "semaphore_spec", "latch_spec", "permits_spec" },

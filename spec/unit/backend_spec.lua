@@ -210,3 +210,58 @@ describe("the arguments of an operation", function()
     })
   end)
 end)
+
+describe("a lock of a client", function()
+  local function server(options)
+    return setmetatable({ options = options, classes = {}, hands_over = true,
+      node = { check_keys = function() end } }, backend)
+  end
+
+  local function bound(own, options, name)
+    own.timeout, own.watchdog = own.timeout or 3, own.watchdog or 30
+    own.publish = "publish"
+    return server(own):bind(policies.load "reentrant", name or "name", options)
+  end
+
+  it("needs replicas as it says, or as the client does", function()
+    assert.is_nil(bound({}, {}).replicas)
+    assert.same({ count = 2, ms = 1000 }, bound({}, { replicas = 2 }).replicas)
+    assert.same({ count = "all", ms = 1000 },
+      bound({ replicas = "all" }, {}).replicas)
+    assert.same({ count = 1, ms = 500 }, bound({ replicas = 2 },
+      { replicas = 1, replica_timeout = 0.5 }).replicas)
+    assert.same({ count = 2, ms = 700 },
+      bound({ replicas = 2, replica_timeout = 0.7 }, {}).replicas)
+    assert.same({ count = 2, ms = 1500 },
+      bound({ replicas = 2, replica_timeout = 9 }, {}).replicas)
+    assert.same({ count = 2, ms = 300 },
+      bound({ replicas = 2, watchdog = 0.9 }, {}).replicas)
+  end)
+
+  it("is the same with the same replicas only", function()
+    local target = bound({}, { replicas = 1, replica_timeout = 1 })
+    target:check("name", { replicas = 1, replica_timeout = 1 })
+    bound({}, {}):check("name", {})
+    bound({}, {}):check "name"
+    for _, other in ipairs { { replicas = 2, replica_timeout = 1 }, {},
+        { replicas = 1, replica_timeout = 0.5 } } do
+      assert.error_matches(function() target:check("name", other) end,
+        '^bad replicas of "name": this client has a lock of that name')
+    end
+    assert.has_error(function()
+      bound({}, {}):check("name", { replicas = 1 })
+    end)
+  end)
+
+  it("is handed over, unless its name is another's in braces", function()
+    assert.same({ true, "hand over" }, { bound({}, {}).hands_over,
+      bound({}, {}).publish })
+    assert.is_truthy(bound({}, {}).leaves)
+    local its = bound({}, {}, "{name}")
+    assert.same({ false, false, "publish" },
+      { its.hands_over, its.leaves, its.publish })
+    for _, name in ipairs { "{a}b", "a{b}", "{a}{b}" } do
+      assert.is_true(bound({}, {}, name).hands_over)
+    end
+  end)
+end)

@@ -232,6 +232,17 @@ describe("a subscriber of locks that are handed over", function()
     assert.equal("unsubscribe c", spoken())
   end)
 
+  it("drops what has become idle before it connects again", function()
+    local other = { name = "other" }
+    its:add(other)
+    other.idle_since, clock = 0, 10
+    spoken()
+    lose "closed"
+    reconnect()
+    assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
+    assert.same({ "dropped other" }, told)
+  end)
+
   it("goes on with all of them after any other loss", function()
     its:add { name = "requests", notify = print }
     spoken()

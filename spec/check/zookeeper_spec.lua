@@ -1,49 +1,18 @@
 --- The client on a model of ZooKeeper, and planted faults that are found. As in
 --- simulate_spec.lua, all seeds are fixed.
 
-local client = require "rlock.client"
 local ctl = require "spec.cli.ctl"
-local network = require "rlockctl.simulate.network"
-local oracle = require "spec.simulate.oracle"
 local plant = require "spec.tools.plant"
 local rows = require "spec.rows.simulated"
-local scene = require "spec.simulate.zookeeper.scene"
-local sim = require "rlockctl.model.host"
+local stage = require "spec.simulate.zookeeper.stage"
 local world = require "spec.simulate.world"
+
+local play = stage.play
 
 local RUNS = 8                          -- of each sort
 local MOST = 40                         -- runs within which a fault is found
-local SECONDS = 60                      -- of virtual time
 
 teardown(ctl.clean)
-
--- Runs fn(self) as a task of a client's process, without faults. Fields of
--- self: `ensemble`, `network`, `host`; open(options) opens a client.
-local function play(servers, fn)
-  local universe = sim.new(1)
-  local own = network.new(universe)
-  local its = scene.new({ network = own, universe = universe,
-    only = { servers = servers, tick = 0.5 }, servers = {}, things = {},
-    processes = {}, by_key = {}, oracle = oracle.new(universe),
-  }, function() return 0.9 end)
-  local self, ok, why = { ensemble = its.ensemble, network = own }
-  function self.open(options)
-    its:connect(self.host)
-    return assert(client.open(self.host, assert(client.complete(options,
-      its:url()))))
-  end
-  self.host = universe:host { name = "client" }
-  self.host.spawn(function() ok, why = pcall(fn, self) end)
-  universe:run(SECONDS)
-  if not ok then error(why or "the task does not end", 0) end
-end
-
-local function options(fields)
-  local all = { watchdog = 2, timeout = 0.5, connect_timeout = 0.5,
-    lazy = true }
-  for name, value in pairs(fields or {}) do all[name] = value end
-  return all
-end
 
 -- The faults of a run, with the command that repeats it.
 local function faults_of(seed, only)
@@ -120,7 +89,7 @@ end)
 describe("a client of a simulated ZooKeeper", function()
   it("keeps a session alive that was made after its caller gave up", function()
     play(1, function(self)
-      local own = self.open(options())
+      local own = self.open()
       local link = own.session.server.connection
       self.host.sleep(1)
       assert.equal("connect", select(2, link:connect(self.host.now() + 1e-4)))
@@ -140,7 +109,7 @@ describe("a lock of a simulated ZooKeeper", function()
   it("leaves no node whose create is committed late", function()
     play(3, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       local link, lock = own.session.server.connection, own:lock "a"
       assert(lock:lock())
       assert(lock:unlock())
@@ -172,7 +141,7 @@ describe("a hold of a simulated ZooKeeper", function()
       self.host.sleep(1)
       local old = self.ensemble:leader()
       local function open(is_wanted)
-        local own = self.open(options())
+        local own = self.open()
         local link = own.session.server.connection
         for _, at in ipairs(link.hosts) do
           if is_wanted(at.host) then link.hosts = { at } end
@@ -196,7 +165,7 @@ describe("a hold of a simulated ZooKeeper", function()
   -- The renewal waits for a connection before it is sent.
   it("keeps its node for as long as it is valid", function()
     play(1, function(self)
-      local own = self.open(options())
+      local own = self.open()
       local link = own.session.server.connection
       local hold = assert(own:lock("a"):hold())
       local entry = next(own.session.server.entries)
@@ -239,8 +208,8 @@ describe("a waiter of a simulated ZooKeeper, whose session ends", function()
   local function is_behind(make)
     play(1, function(self)
       self.host.sleep(1)
-      local first, early, late = self.open(options()), self.open(options()),
-        self.open(options())
+      local first, early, late = self.open(), self.open(),
+        self.open()
       assert(make(first).take())
       assert(late.session.server.connection:reach(self.host.now() + 1))
       local link, tasks, done = break_at_lease(self, early), {}, 0
@@ -291,7 +260,7 @@ describe("a semaphore of a simulated ZooKeeper", function()
   local function with_three(fn)
     play(1, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       local semaphore = own:semaphore "s"
       assert(semaphore:set(3))
       fn(semaphore, own, self)
@@ -324,7 +293,7 @@ describe("the permits of a semaphore of a simulated ZooKeeper", function()
   it("are known without the object that acquired them", function()
     play(1, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       assert(own:semaphore("s"):set(1))
       assert(own:semaphore("s"):acquire())
       for _ = 1, 2 do collectgarbage() end
@@ -339,8 +308,8 @@ describe("permits of a simulated ZooKeeper", function()
   it("are given at once to a waiter with a new id", function()
     play(1, function(self)
       self.host.sleep(1)
-      local holder, first, second, tasks, freed = self.open(options()),
-        self.open(options()), self.open(options()), {}, nil
+      local holder, first, second, tasks, freed = self.open(),
+        self.open(), self.open(), {}, nil
       assert(holder:permits "p":set(1))
       local id = assert(holder:permits "p":acquire())
       local function wait(own)
@@ -372,7 +341,7 @@ describe("permits of a simulated ZooKeeper", function()
   it("are given back if their request raises an error", function()
     play(1, function(self)
       self.host.sleep(1)
-      local permits = self.open(options()):permits "p"
+      local permits = self.open():permits "p"
       assert(permits:set(1))
       local target = permits.record.target
       function target.run(...)

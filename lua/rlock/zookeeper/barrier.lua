@@ -365,7 +365,8 @@ local function set(self, deadline)
     local made, code, detail = nodes.make(self.server, deadline, parent, path,
       (self.server.connection.address or "") .. " " .. OURS)
     if made ~= nil then return { "held", 0 } end
-    if code ~= "closed" and code ~= "connect" then
+    if code ~= "closed" and code ~= "connect"
+        or self.server.host.now() >= deadline then
       return nil, code, detail, true
     end
   end

@@ -2,6 +2,7 @@
 --- simulate_spec.lua, all seeds are fixed.
 
 local client = require "rlock.client"
+local codec = require "rlock.zookeeper.codec"
 local ctl = require "spec.cli.ctl"
 local network = require "rlockctl.simulate.network"
 local oracle = require "spec.simulate.oracle"
@@ -78,6 +79,15 @@ describe("clients of a simulated ZooKeeper", function()
   it("count permits", function()
     for seed = 1, RUNS do
       assert.same({}, faults_of(seed, { counter = "semaphore" }))
+    end
+    for seed = 1, RUNS / 2 do
+      assert.same({}, faults_of(seed, { counter = "permits" }))
+    end
+  end)
+
+  it("count down latches", function()
+    for seed = 1, RUNS / 2 do
+      assert.same({}, faults_of(seed, { counter = "latch" }))
     end
   end)
 
@@ -378,6 +388,79 @@ describe("permits of a simulated ZooKeeper", function()
       end
       assert.error_matches(function() permits:acquire() end, "the spec wants")
       assert(permits:acquire { wait = 1 })
+    end)
+  end)
+end)
+
+describe("a latch of a simulated ZooKeeper", function()
+  -- The server deletes the path, which is empty, before the node is made.
+  it("is set though its path is deleted at that moment", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open(options())
+      local latch, link = own:latch "l", own.session.server.connection
+      assert(link:reach(self.host.now() + 1))
+      local post = link.post
+      function link.post(its, op, ...)
+        if op == codec.ops.create2 then
+          link.post = post
+          self.ensemble:delete "/l"
+        end
+        return post(its, op, ...)
+      end
+      assert(latch:set(1))
+      assert.equal(1, latch:count())
+    end)
+  end)
+end)
+
+describe("a member of a double barrier of a simulated ZooKeeper", function()
+  -- Two clients enter together; returns their barriers.
+  local function enter(self, ...)
+    local members, tasks = {}, {}
+    for i, its in ipairs { ... } do
+      members[i] = its:double_barrier("b", 2)
+      tasks[i] = self.host.spawn(function()
+        assert(members[i]:enter { wait = 5 })
+      end)
+    end
+    for _, task in ipairs(tasks) do task:join() end
+    return table.unpack(members)
+  end
+
+  -- Runs fn(one, two, self) once a round has opened, and one has left.
+  local function after_one_has_left(fn)
+    play(1, function(self)
+      self.host.sleep(1)
+      self.mortal = self.open(options())
+      local one, two = enter(self, self.open(options()), self.mortal)
+      assert.equal("timeout", select(2, one:leave { wait = 0 }))
+      fn(one, two, self)
+    end)
+  end
+
+  it("may ask later how its round has ended", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)            -- the server deletes containers
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("may ask that while the next round is open", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)
+      enter(self, self.open(options()), self.open(options()))
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("is told of a death in its round even after the next one", function()
+    after_one_has_left(function(one, _, self)
+      self.mortal:close()
+      enter(self, self.open(options()), self.open(options()))
+      assert.equal("lost", select(2, one:leave { wait = 5 }))
     end)
   end)
 end)

@@ -19,7 +19,9 @@
 --- To open a round, one transaction checks that all nodes exist, writes the log
 --- and creates `ready`.
 ---   - If a node of ours is not in the log, its member is entering.
----   - If a member that is in has no node, it has died.
+---   - If a member that is in has no node, it has died. The next log says so.
+--- A member that has left may ask later how its round has ended. So the path is
+--- persistent: the server deletes a container at any time while it is empty.
 --- Curator's members count too, but a death looks as if the member had left.
 --- The first member in Curator's order leaves last, because Curator relies on
 --- that.
@@ -216,11 +218,21 @@ local function note(self, deadline)
   end)
 end
 
+-- The number of the last round that lost a member, if no round is open: one
+-- that is still in has died.
+local function last_lost(view)
+  for _, mark in pairs(view.marks) do
+    if mark == "+" then return view.round end
+  end
+  return view.lost
+end
+
 --- Opens a round with the first n members that are entering.
 ---@return true?, rlock.failure? code, string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
-  local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
+  local log = { round = view.round + 1, lost = last_lost(view), n = n,
+    marks = {} }
   ---@type any[]
   local parts = { false }
   -- Curator's members are first, because they enter even if they are surplus.

@@ -522,9 +522,11 @@ function run.look(self, deadline, _, wanted)
   local ok, code, detail = self.server.connection:reach(deadline)
   if not ok then return nil, code, detail end
   watch(self)
-  ---@type any, any
-  local err, its, why = nodes.ask(self.server, deadline, ops.exists, path,
-    codec.read(path, true))
+  ---@type any, any, any
+  local err, its, why = nodes.current(self.server, deadline, function()
+    return nodes.ask(self.server, deadline, ops.exists, path,
+      codec.read(path, true))
+  end)
   if not err then return nil, its, why end
   local made = err == 0 and (codec.number(its:stat().created) or 0)
   if not made or wanted ~= "0" and made ~= tonumber(wanted) then

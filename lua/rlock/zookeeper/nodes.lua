@@ -64,6 +64,27 @@ function nodes.get(server, deadline, path, is_watched)
   end
 end
 
+--- Reads after a sync on the same connection, so that it sees what other
+--- clients have done: a server may lag behind the others.
+---@param server table
+---@param deadline number
+---@param read function returns nil, code, detail, or anything else
+---@return any ... # what it returns
+function nodes.current(server, deadline, read)
+  local connection = server.connection
+  while true do
+    local ok, code, detail = connection:reach(deadline)
+    if not ok then return nil, code, detail end
+    local link = connection.link
+    connection:sync(true)
+    local result
+    result, code, detail = read()
+    if result == nil or connection.link == link then
+      return result, code, detail
+    end
+  end
+end
+
 --- Lists the children of a node, none if there is no such node.
 ---@return any # their names
 ---@return rlock.failure? code, string? detail

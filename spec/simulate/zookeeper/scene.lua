@@ -322,8 +322,8 @@ function scene:check_released()
 end
 
 --- When all clients are closed: only values, the numbers of permits, latches
---- and the logs of double barriers are left, and what is above them; `ready`, if
---- the last member has died; and containers that were never used.
+--- and the logs of double barriers are left, and what is above them; `ready`,
+--- if the last member has died; and containers that were never used.
 function scene:check_nodes()
   local nodes = self.ensemble:newest().tree.nodes
   for path, node in pairs(nodes) do

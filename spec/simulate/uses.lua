@@ -573,6 +573,7 @@ local function use_joint(task, joint, parts, options)
     function() return hold:valid_for() end, style)
   local holder = holders[1]
   hold:state()
+  if holder.thing.key then hold:call("DEL", holder.thing.key .. ":effect") end
   ask_to_tell(task, asks_to_tell(holder, hold))
   task.host.sleep(seconds_of(task.random))
   local troubles = task.host.troubles or 0
@@ -672,6 +673,7 @@ function uses.red(task, thing)
   function holder.is_kept() return is_kept(task, thing, hold.hold) end
   held(task, holder)
   hold:state()
+  hold:call "PING"                      -- it is not sent
   if task.random() < 0.1 then lock:is_held() end
   unlocked(holder, hold.unlock, hold)
 end

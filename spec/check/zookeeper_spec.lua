@@ -1,6 +1,7 @@
 --- The client on a model of ZooKeeper, and planted faults that are found. As in
 --- simulate_spec.lua, all seeds are fixed.
 
+local codec = require "rlock.zookeeper.codec"
 local ctl = require "spec.cli.ctl"
 local plant = require "spec.tools.plant"
 local rows = require "spec.rows.simulated"
@@ -13,6 +14,18 @@ local RUNS = 8                          -- of each sort
 local MOST = 40                         -- runs within which a fault is found
 
 teardown(ctl.clean)
+
+-- Opens a client that uses one server only.
+---@param wanted function is it this one? Gets its name
+local function open_at(self, wanted)
+  local own = self.open()
+  local link = own.session.server.connection
+  for _, at in ipairs(link.hosts) do
+    if wanted(at.host) then link.hosts = { at } end
+  end
+  assert(link:reach(self.host.now() + 1))
+  return own
+end
 
 -- The faults of a run, with the command that repeats it.
 local function faults_of(seed, only)
@@ -51,6 +64,15 @@ describe("clients of a simulated ZooKeeper", function()
   it("count permits", function()
     for seed = 1, RUNS do
       assert.same({}, faults_of(seed, { counter = "semaphore" }))
+    end
+    for seed = 1, RUNS / 4 do
+      assert.same({}, faults_of(seed, { counter = "permits" }))
+    end
+  end)
+
+  it("count down latches", function()
+    for seed = 1, RUNS / 4 do
+      assert.same({}, faults_of(seed, { counter = "latch" }))
     end
   end)
 
@@ -140,17 +162,10 @@ describe("a hold of a simulated ZooKeeper", function()
     play(3, function(self)
       self.host.sleep(1)
       local old = self.ensemble:leader()
-      local function open(is_wanted)
-        local own = self.open()
-        local link = own.session.server.connection
-        for _, at in ipairs(link.hosts) do
-          if is_wanted(at.host) then link.hosts = { at } end
-        end
-        assert(link:reach(self.host.now() + 1))
-        return own
-      end
-      local lock = open(function(name) return name == old.name end):lock "a"
-      local other = open(function(name) return name ~= old.name end):lock "a"
+      local lock = open_at(self, function(name) return name == old.name end)
+        :lock "a"
+      local other = open_at(self, function(name) return name ~= old.name end)
+        :lock "a"
       assert(lock:lock())
       self.host.sleep(1)
       self.ensemble:cut(old, nil, 60)
@@ -351,6 +366,127 @@ describe("permits of a simulated ZooKeeper", function()
       end
       assert.error_matches(function() permits:acquire() end, "the spec wants")
       assert(permits:acquire { wait = 1 })
+    end)
+  end)
+end)
+
+describe("a server of a simulated ZooKeeper that lags behind", function()
+  -- Runs fn(ahead, behind) with a client of the leader, and one of a follower
+  -- that hears of nothing for a while.
+  local function lags(fn)
+    play(3, function(self)
+      self.host.sleep(1)
+      local leader, follower = self.ensemble:leader(), nil
+      for _, server in ipairs(self.ensemble) do
+        if server ~= leader then follower = server end
+      end
+      local ahead = open_at(self, function(name) return name == leader.name end)
+      local behind =
+        open_at(self, function(name) return name == follower.name end)
+      self.ensemble:lag(follower, 0.2)
+      fn(ahead, behind)
+    end)
+  end
+
+  it("hides no latch", function()
+    lags(function(ahead, behind)
+      assert(ahead:latch "l":set(2))
+      assert.same({ true, 1 }, { behind:latch "l":count_down() })
+    end)
+    lags(function(ahead, behind)
+      assert(ahead:latch "l":set(2))
+      assert.equal("timeout", select(2, behind:latch "l":wait { wait = 0 }))
+    end)
+  end)
+
+  it("hides no barrier", function()
+    lags(function(ahead, behind)
+      assert(ahead:barrier "b":set())
+      assert.equal("timeout", select(2, behind:barrier "b":wait { wait = 0 }))
+    end)
+  end)
+end)
+
+describe("a latch of a simulated ZooKeeper", function()
+  -- The server deletes the path, which is empty, before the node is made.
+  it("is set though its path is deleted at that moment", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open()
+      local latch, link = own:latch "l", own.session.server.connection
+      assert(link:reach(self.host.now() + 1))
+      local post = link.post
+      function link.post(its, op, ...)
+        if op == codec.ops.create2 then
+          link.post = post
+          self.ensemble:delete "/l"
+        end
+        return post(its, op, ...)
+      end
+      assert(latch:set(1))
+      assert.equal(1, latch:count())
+    end)
+  end)
+end)
+
+describe("a member of a double barrier of a simulated ZooKeeper", function()
+  -- Two clients enter together; returns their barriers.
+  local function enter(self, ...)
+    local members, tasks = {}, {}
+    for i, its in ipairs { ... } do
+      members[i] = its:double_barrier("b", 2)
+      tasks[i] = self.host.spawn(function()
+        assert(members[i]:enter { wait = 5 })
+      end)
+    end
+    for _, task in ipairs(tasks) do task:join() end
+    return table.unpack(members)
+  end
+
+  -- Runs fn(one, two, self) once a round has opened, and one has left.
+  local function after_one_has_left(fn)
+    play(1, function(self)
+      self.host.sleep(1)
+      self.mortal = self.open()
+      local one, two = enter(self, self.open(), self.mortal)
+      assert.equal("timeout", select(2, one:leave { wait = 0 }))
+      fn(one, two, self)
+    end)
+  end
+
+  it("may ask later how its round has ended", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)            -- the server deletes containers
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("may ask that while the next round is open", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)
+      enter(self, self.open(), self.open())
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("is not told of a death in the next round", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      local mortal = self.open()
+      local other = enter(self, self.open(), mortal)
+      mortal:close()
+      assert.equal("lost", select(2, other:leave { wait = 5 }))
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("is told of a death in its round even after the next one", function()
+    after_one_has_left(function(one, _, self)
+      self.mortal:close()
+      enter(self, self.open(), self.open())
+      assert.equal("lost", select(2, one:leave { wait = 5 }))
     end)
   end)
 end)

@@ -54,6 +54,17 @@ describe("a simulation without faults", function()
   end)
 end)
 
+describe("a loop that only reads the clock", function()
+  it("ends after a day, at its line, in each run of the seed", function()
+    local found = report("clock", OPEN .. "while rlock.now() > 0 do end")
+    assert.equal(1, found.status)
+    assert.matches("\nclock.lua:4: process %d.1 ends by an uncaught error: a "
+      .. "loop has not waited for 86400 s of virtual time, at 86400.0%d+ s",
+      found.out)
+    assert.not_matches("Not reproducible", found.out)
+  end)
+end)
+
 describe("the permits of a semaphore", function()
   local function leak(name, body)
     return report(name, OPEN .. [[

@@ -62,15 +62,16 @@ end
 ---@param follow? function of a coroutine, and what a hook gets: called for each
 ---  line and each return until it returns false
 function process.end_loops(universe, span, follow)
-  local resumes, seen, began, before = 0, nil, 0, nil
-  function universe.on_resumed() resumes = resumes + 1 end
+  local resumes, seen, since, before = 0, nil, 0, nil
+  function universe.on_resumed() resumes, since = resumes + 1, universe.now end
   local function look()
     local now = universe.now
     if resumes ~= seen then
-      seen, began = resumes, now
+      seen = resumes
     elseif now == before then
       end_loop "a loop neither waits nor reads the clock"
-    elseif now - began > span then
+    elseif now - since > span then
+      universe.now = since + span       -- the same in each run of a seed
       end_loop(("a loop has not waited for %g s of virtual time"):format(span))
     end
     before = now

@@ -31,9 +31,9 @@ assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
 Without faults, only busy, timeout and quorum may end some processes, because
 another one was first.
 
-A semaphore does not know who has its permits. One that a process has not
-released when it ends is a bug if the processes release the others, each its
-own.
+A process that ends without releasing a permit of a semaphore has a bug, too,
+unless the program uses the semaphore for signals, so that a process releases
+what it has not acquired, or for tickets, which nobody releases.
 
   --processes N   the number of processes; default 3
   --runs N        the maximum number of runs after the first one

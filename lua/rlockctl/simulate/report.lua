@@ -119,14 +119,15 @@ end
 
 -- The step that leads to the bug: in a deadlock, the last wait that began; else
 -- the last step before the bug shows, or before an invariant of `finally` was
--- violated.
+-- violated; of the process that has not released something, its last one.
 local function step_of(shown, bug)
   local since, found = bug.since or bug.time, nil
   for _, step in ipairs(shown.steps) do
     local at = step.ended or step.is_call and math.huge or step.time
     if bug.what == "deadlock" then
       if at == math.huge then found = step end
-    elseif step.line and at <= since and (not found or at >= found.at) then
+    elseif step.line and at <= since and (not found or at >= found.at)
+        and (bug.what ~= "unlock" or step.process == bug.process) then
       found = { at = at, line = step.line, what = step.what,
         process = step.process, result = step.result }
     end

@@ -67,6 +67,25 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  on_stage("a member may ask again that got no reply when it left",
+    function(self, client)
+      local other, host = add_client(self)
+      local one, two = client:double_barrier(NAME, 2),
+        other:double_barrier(NAME, 2)
+      start(self, self.host, one.enter, one)
+      start(self, host, two.enter, two)
+      self.sleep(SERVED)
+      self:route().delay = 10
+      assert.is_nil((one:leave { wait = 1 }))
+      self:route().delay = 0
+      self.sleep(20)
+      assert.equal(1, members(self))
+      start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.is_true(one:leave())
+      assert.equal("not_held", select(2, one:leave()))
+    end)
+
   for _, case in ipairs { "enters", "leaves" } do
     on_stage("a member that " .. case .. " is told within the lease that one "
       .. "has died", function(self, client)

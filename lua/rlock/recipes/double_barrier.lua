@@ -180,19 +180,21 @@ function Exit:try(deadline, now)
   if reply[1] == "busy" then return "busy", reply[2] end
   if is_first then
     handle.request = nil
-    deduplication.finish(self.request)
+    if not self.request.is_retried then deduplication.finish(self.request) end
   end
   if reply[1] == "lost" then return nil, nil, "lost", LOST end
   self.left = 0                   -- as in `enter`
   return "held"
 end
 
--- Leaves in the background, after the server did not reply in time.
-local function leave_later(its)
+-- Leaves in the background, after the call was cancelled or the server did not
+-- reply in time. `is_kept`: another call continues the wait.
+local function leave_later(its, is_kept)
   local handle = its.counter
   if not handle.member or not is_present(its) then return end
   handle.member:drop()
-  handle.member, handle.request = nil, nil
+  handle.member, handle.request = nil, is_kept and its.request or nil
+  its.request.is_retried = true
   deduplication.retry(its.request, "leave", its.number, { its.id })
 end
 
@@ -206,7 +208,7 @@ local function leave(self, wait)
     request = request, id = self.id, number = ("%d"):format(self.round) }
   local have_left, code, detail = self.session.host.guard(leave_later, its,
     its.wait, its, wait)
-  if not have_left then leave_later(its) end
+  if not have_left then leave_later(its, code ~= "cancelled") end
   return have_left, code, detail
 end
 

@@ -589,6 +589,7 @@ describe("the requests of a latch", function()
     assert(latch:set(2))
     sent(self, [[
       0.00 children /l = -101
+      0.00 sync /
       0.00 get /l/latch = -101
       0.00 exists /l = -101
       0.00 create_container /l 4
@@ -596,22 +597,29 @@ describe("the requests of a latch", function()
     ]])
     local task = later(self, function() assert(its:wait()) end)
     sent(self, [[
+      0.00 sync /
       0.00 get /l/latch
+      0.00 sync /
       0.00 get /l/latch watch
     ]])
     assert(latch:count_down())
     assert.equal(1, latch:count())
     sent(self, [[
+      0.00 sync /
       0.00 get /l/latch
       0.00 set /l/latch 0
-      0.00 get /l/latch watch
+      0.00 sync /
       0.00 get /l/latch
+      0.00 sync /
+      0.00 get /l/latch watch
     ]])
     assert(latch:count_down())
     task:join()
     sent(self, [[
+      0.00 sync /
       0.00 get /l/latch
       0.00 set /l/latch 1
+      0.00 sync /
       0.00 get /l/latch watch
     ]])
     assert(latch:delete())
@@ -632,13 +640,16 @@ describe("the requests of a barrier", function()
     ]])
     local task = later(self, function() assert(its:wait()) end)
     sent(self, [[
+      0.00 sync /
       0.00 exists /b watch
+      0.00 sync /
       0.00 exists /b watch
     ]])
     assert(barrier:remove())
     task:join()
     sent(self, [[
       0.00 delete /b
+      0.00 sync /
       0.00 exists /b watch = -101
     ]])
   end)
@@ -656,7 +667,7 @@ describe("the requests of a barrier", function()
       0.00 children /d watch = -101
       0.00 create2 /d/member- 3 = -101
       0.00 children /d = -101
-      0.00 create_container /d 4
+      0.00 create2 /d 0
       0.00 create2 /d/member- 3
       0.00 children /d
       0.01 get /d watch

@@ -158,6 +158,28 @@ describe("a double barrier on virtual time:", function()
       assert.equal(0, members(self))
     end)
 
+  on_stage("leaves in the background if the server is away",
+    function(self, client)
+      local other, host = add_client(self)
+      local one, two = client:double_barrier(NAME, 2),
+        other:double_barrier(NAME, 2)
+      local first = start(self, self.host, one.enter, one)
+      start(self, host, two.enter, two)
+      self.sleep(SERVED)
+      assert.is_true(first.value)
+      self.server:restart(20, "data")
+      local _, ok, code = self:timed(one.leave, one, { wait = 3 })
+      assert.is_nil(ok)
+      assert.is_true(code == "timeout" or code == "connect", code)
+      assert.equal("not_held", select(2, one:leave()))
+      self.sleep(22)
+      assert.equal(1, members(self))
+      local second = start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.is_true(second.value)
+      assert.is_false(client.session.watchdog:is_needed())
+    end)
+
   on_stage("is open for the last one that gives up at the same time",
     function(self, client)
       local other, host = add_client(self)

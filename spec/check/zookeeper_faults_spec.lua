@@ -84,9 +84,10 @@ local programs = {
   ["a latch"] = function(self, own)
     local latch = own:latch "l"
     insist(self, function() return latch:set(2) end)
-    assert(latch:count_down())
+    assert.same({ true, 1 }, { latch:count_down() })
     assert.equal(1, latch:count())
-    assert(latch:count_down())
+    assert.same({ true, 0 }, { latch:count_down() })
+    assert.same({ true, 0 }, { latch:count_down() })
     assert(latch:wait(WAIT))
     assert.equal(0, latch:count())
     assert(latch:delete() ~= nil)

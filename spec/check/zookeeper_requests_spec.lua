@@ -809,3 +809,144 @@ describe("the requests of other calls", function()
     ]])
   end)
 end)
+
+describe("on ZooKeeper", function()
+  on_stage("a hold is valid for less than its session, or for its lease",
+    function(self, own)
+      local lock = own:lock "a"
+      assert(lock:lock())
+      local left = lock:valid_for()
+      assert.is_true(left > 1.5 and left <= 1.8, left)
+      self.host.sleep(5)
+      left = lock:valid_for()
+      assert.is_true(left > 0.4 and left <= 1.8, left)
+      local short = own:lock "b"
+      assert(short:lock { lease = 0.5 })
+      assert.is_true(short:valid_for() > 0.4 and short:valid_for() <= 0.5)
+    end)
+
+  on_stage("a client that rests begins another session", function(self, own)
+    local lock, link = own:lock "a", own.session.server.connection
+    assert(lock:lock() and lock:unlock())
+    own.session.server:rest()
+    self.host.sleep(0.1)
+    assert.is_false(link.is_ready)
+    self.requests()
+    self.host.sleep(5)
+    sent(self, "")
+    assert(lock:lock() and lock:unlock())
+    assert.equal(2, link.epoch)
+  end)
+
+  on_stage("a hold is at risk while the server is away, then lost",
+    function(self, own)
+      assert(own:lock("a"):lock())
+      self.host.sleep(1)
+      self.log = {}
+      self.network:route(self.host, self.ensemble[1]).refuses_until =
+        self.universe.now + 10
+      own.session.server.connection:leave "a test"
+      self.host.sleep(3)
+      assert.matches("^lost the connection to zk1:2181: a test$", self.log[1])
+      assert.equal("1 hold is at risk: a test", self.log[2])
+      assert.matches('^lost reentrant lock "a": its session was not confirmed '
+        .. "in time$", self.log[3])
+      assert.equal("lost", own:lock("a"):state())
+    end)
+
+  on_stage("no call waits beyond its time if the server is away",
+    function(self, own)
+      local permits, semaphore, latch = own:permits "p", own:semaphore "s",
+        own:latch "l"
+      local id = assert(permits:set(2) and permits:acquire { lease = 60 })
+      assert(semaphore:set(2) and semaphore:acquire() and latch:set(2))
+      self.network:route(self.host, self.ensemble[1]).refuses_until = math.huge
+      own.session.server.connection:leave "a test"
+      for i, call in ipairs {
+        function() return own:lock("a"):try_lock() end,
+        function() return own:lock("a"):lock { wait = 1 } end,
+        function() return own:mutex("m"):try_lock() end,
+        function() return own:lock("a"):peek() end,
+        function() return own:lock("a"):break_lock() end,
+        function() return permits:set(1) end,
+        function() return permits:try_acquire() end,
+        function() return permits:available() end,
+        function() return permits:acquired() end,
+        function() return permits:peek() end,
+        function() return semaphore:set(1) end,
+        function() return semaphore:add(1) end,
+        function() return semaphore:try_acquire() end,
+        function() return semaphore:available() end,
+        function() return semaphore:drain() end,
+        function() return semaphore:release() end,
+        function() return latch:set(1) end,
+        function() return latch:count() end,
+        function() return latch:count_down() end,
+        function() return latch:delete() end,
+        function() return latch:wait { wait = 1 } end,
+        function() return own:barrier("b"):set() end,
+        function() return own:barrier("b"):remove() end,
+        function() return own:barrier("b"):wait { wait = 1 } end,
+        function() return own:double_barrier("d", 1):enter { wait = 1 } end,
+        function() return own:compute("c", { ttl = 1, wait = 1 }, print) end,
+        function() return own:election("e"):campaign { wait = 1 } end,
+        function() return own:election("e"):candidates() end,
+        function() return own:get "n" end,
+        function() return own:set("n", "x") end,
+        function() return own:lock("a"):request_release() end,
+        function() return permits:renew(id, 5) end,
+        function() return permits:release(id) end,
+      } do
+        local began = self.host.now()
+        local ok, code, detail = call()
+        assert.is_nil(ok, i)
+        assert.is_string(detail, i)
+        assert.is_true(code == "connect" or code == "timeout"
+          or code == "closed" or code == "lost" or code == "not_held",
+          i .. " " .. tostring(code))
+        assert.is_true(self.host.now() - began <= 1.6, i)
+      end
+    end)
+
+  on_stage("the candidates of an election are named in their order",
+    function(self, own)
+      local leader = other(self):election "e"
+      assert(leader:campaign())
+      for i = 1, 2 do
+        later(self, function() own:election("e"):campaign { wait = 5 + i } end)
+      end
+      assert.equal("client", (leader:leader()))
+      assert.same({ "client", "client" }, leader:candidates())
+    end)
+
+  on_stage("a second kind at a path is refused, and leaves no node",
+    function(self, own)
+      assert(own:lock("a"):lock())
+      assert(own:mutex("m"):lock())
+      for lock, mark in pairs { [own:mutex "a"] = "lock%-",
+          [own:read_write_lock("a"):read_lock()] = "lock%-",
+          [own:lock "m"] = "l%l+" } do
+        for _, wait in ipairs { 0, 1 } do
+          local _, code, detail = lock:lock { wait = wait }
+          assert.equal("refused", code)
+          assert.matches("has nodes of another kind of lock %(" .. mark,
+            detail)
+        end
+      end
+      self.host.sleep(1)
+      assert.equal(2, #self.ensemble:newest().tree:ephemerals())
+      assert.same({}, self.log)
+    end)
+
+  on_stage("a latch has a count of ten digits at most", function(self, own)
+    self.ensemble:put("/l/latch", "1234567890 1\n")
+    assert.equal(1234567890, own:latch("l"):count())
+    for i, data in ipairs { "12345678901 1\n", "1 12345678901\n", "1\n",
+        "" } do
+      self.ensemble:put(("/l%d/latch"):format(i), data)
+      local _, code, detail = own:latch("l" .. i):count()
+      assert.equal("refused", code, i)
+      assert.matches("/latch is not a latch$", detail)
+    end
+  end)
+end)

@@ -235,10 +235,12 @@ describe("a subscriber of locks that are handed over", function()
   it("drops what has become idle before it connects again", function()
     local other = { name = "other" }
     its:add(other)
-    other.idle_since, clock = 0, 10
+    clock = 10
     spoken()
     lose "closed"
-    reconnect()
+    go_on()
+    other.idle_since, clock = 10, 12
+    go_on()
     assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
     assert.same({ "dropped other" }, told)
   end)

@@ -1,8 +1,10 @@
 --- The nodes of locks on ZooKeeper: their names, order and data; the kinds of
 --- locks, and the errors of the server.
 
+local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local kinds = require "rlock.zookeeper.kinds"
+local nodes = require "rlock.zookeeper.nodes"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
 
@@ -183,5 +185,58 @@ describe("an error of ZooKeeper", function()
         MARSHALLINGERROR = -5, NOCHILDRENFOREPHEMERALS = -108 } do
       assert.match("^" .. name .. " for /a: %l", errors.says(number, "/a"))
     end
+  end)
+end)
+
+describe("the answer to a request", function()
+  local left
+
+  -- A server whose next answer is this: an error, and bytes; or a failure.
+  local function server(...)
+    local answer = { ... }
+    left = nil
+    return { connection = {
+      post = function()
+        return { wait = function()
+          local err, its, detail = answer[1], answer[2], answer[3]
+          return err, err and codec.reader(its or "") or its, detail
+        end }
+      end,
+      leave = function(_, why) left = why end,
+    } }
+  end
+
+  local STAT = ("\0"):rep(68)
+
+  it("to a set is a version, or says why not", function()
+    local function set(...) return { nodes.set(server(...), 9, "/a", "x") } end
+    assert.same({ 0 }, set(0, STAT))
+    assert.same({ nil, "zookeeper", "BADVERSION for /a: the node has another "
+      .. "version", -103 }, set(-103))
+    assert.same({ nil, "timeout", "late" }, set(nil, "timeout", "late"))
+    assert.same({ nil, "closed", "gone" }, set(nil, "closed", "gone"))
+    for _, err in ipairs { -1, -4, -7, -112, -118, -127 } do
+      assert.same({ nil, "closed", "no reply: it may have been executed" },
+        set(err))
+    end
+    assert.is_nil(left)
+    assert.same({ nil, "closed", "no reply: it may have been executed" },
+      set(0, "short"))
+    assert.equal("protocol error: a malformed reply", left)
+  end)
+
+  it("to a request that is retried is final, or not", function()
+    local function answer(...)
+      return { nodes.answer(server(...).connection.post(), 9, "/a") }
+    end
+    assert.equal(0, answer(0)[1])
+    assert.equal(-101, answer(-101)[1])
+    assert.same({ nil, "timeout", "late" }, answer(nil, "timeout", "late"))
+    assert.same({ nil, "cancelled", "x" }, answer(nil, "cancelled", "x"))
+    assert.same({ false }, answer(nil, "closed", "gone"))
+    assert.same({ false }, answer(-112))
+    assert.same({ nil, "zookeeper",
+      "NOAUTH for /a: this login has no permission for the node" },
+      answer(-102))
   end)
 end)

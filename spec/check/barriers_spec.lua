@@ -67,7 +67,7 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
-  on_stage("a member may ask again that got no reply when it left",
+  on_stage("a member may retry to leave after it got no reply",
     function(self, client)
       local other, host = add_client(self)
       local one, two = client:double_barrier(NAME, 2),
@@ -83,7 +83,6 @@ describe("a double barrier on virtual time:", function()
       start(self, host, two.leave, two)
       self.sleep(SERVED)
       assert.is_true(one:leave())
-      assert.equal("not_held", select(2, one:leave()))
     end)
 
   for _, case in ipairs { "enters", "leaves" } do
@@ -171,7 +170,6 @@ describe("a double barrier on virtual time:", function()
       local _, ok, code = self:timed(one.leave, one, { wait = 3 })
       assert.is_nil(ok)
       assert.is_true(code == "timeout" or code == "connect", code)
-      assert.equal("not_held", select(2, one:leave()))
       self.sleep(22)
       assert.equal(1, members(self))
       local second = start(self, host, two.leave, two)

@@ -50,6 +50,13 @@ end
 ---@field round? any
 local Entry = call:class()
 
+local function refusal(self, n)
+  local name = naming.show(self.record.name)
+  if n == "0" then return name .. " is a plain barrier, and is set" end
+  return ("double barrier %s has %s members, not %s"):format(name, n,
+    self.counter.n)
+end
+
 -- Sends the idempotent request to enter, which also checks whether the round is
 -- open.
 function Entry:try(deadline, now)
@@ -63,8 +70,7 @@ function Entry:try(deadline, now)
   local verdict, number = reply[1], reply[1] == "held" and reply[2] or reply[3]
   if verdict == "lost" then return nil, nil, "lost", LOST end
   if verdict == "refused" then
-    return nil, nil, "refused", ("double barrier %s has %s members, not %s")
-      :format(naming.show(self.record.name), reply[2], self.counter.n)
+    return nil, nil, "refused", refusal(self, reply[2])
   end
   if number > 0 and not self.member then
     self.member = member.new(self.counter, self.id, number, self.task, sent)
@@ -158,18 +164,31 @@ end
 ---@class rlock.recipes.double_barrier.Exit: rlock.call
 ---@field counter rlock.double_barrier
 ---@field request any
+---@field round any
 ---@field number any
 ---@field id string
 local Exit = call:class()
 
 -- Is it the member's present request? If several tasks leave, the first one
 -- ends the request, and the member may be in again.
-local function is_present(its) return its.counter.request == its.request end
+local function is_present(its)
+  local handle = its.counter
+  return handle.request == its.request and handle.round == its.round
+end
 
 -- Sends the request to leave, which also checks whether the round has ended.
+-- Only checks it if the request is retried in the background.
+function Exit:ask(deadline, now)
+  if self.request then
+    return deduplication.send(self.request, "leave", deadline, now,
+      self.number, { self.id })
+  end
+  return deduplication.ask(self.counter, "look", self.record.target, deadline,
+    now, self.number)
+end
+
 function Exit:try(deadline, now)
-  local reply, code, detail = deduplication.send(self.request, "leave",
-    deadline, now, self.number, { self.id })
+  local reply, code, detail = self:ask(deadline, now)
   if not reply then return nil, nil, code, detail end
   local handle = self.counter
   local is_first = is_present(self)
@@ -179,15 +198,16 @@ function Exit:try(deadline, now)
   end
   if reply[1] == "busy" then return "busy", reply[2] end
   if is_first then
-    handle.request = nil
-    deduplication.finish(self.request)
+    if self.request then deduplication.finish(self.request) end
+    handle.request, handle.round = nil, nil
   end
   if reply[1] == "lost" then return nil, nil, "lost", LOST end
   self.left = 0                   -- as in `enter`
   return "held"
 end
 
--- Leaves in the background, after the server did not reply in time.
+-- Leaves in the background, after the server did not reply in time. The round
+-- remains, for a later call.
 local function leave_later(its)
   local handle = its.counter
   if not handle.member or not is_present(its) then return end
@@ -197,21 +217,21 @@ local function leave_later(its)
 end
 
 local function leave(self, wait)
-  if not self.request or not self.round then
-    return nil, "not_held", "it has not entered"
-  end
+  if not self.round then return nil, "not_held", "it has not entered" end
   local request = self.request
   if self.member then deduplication.renumber(request) end
   local its = Exit:shared { counter = self, late = late(self, "left"),
-    request = request, id = self.id, number = ("%d"):format(self.round) }
+    request = request, id = self.id, round = self.round,
+    number = ("%d"):format(self.round) }
   local have_left, code, detail = self.session.host.guard(leave_later, its,
     its.wait, its, wait)
   if not have_left then leave_later(its) end
   return have_left, code, detail
 end
 
---- Leaves, and waits until all members have left. After a time-out, this member
---- has left but others have not; call it again to continue the wait.
+--- Leaves, and waits until all members have left. After "timeout" or "connect",
+--- call it again to continue the wait: this member has left, or leaves in the
+--- background.
 ---@param options? rlock.wait_options
 ---@return true? # all have left
 ---@return rlock.code? code "timeout"; "lost": a member died before it

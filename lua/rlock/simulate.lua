@@ -6,8 +6,8 @@ local check_function = require "rlock.util.options".type "function"
 local host = require "rlock.host.uv"
 
 ---@class rlock.simulate
----@field finally fun(fn: fun()) adds an invariant that a simulation checks
---- once, at the end of a run; fn must not wait
+---@field finally fun(fn: fun()) as always, but a simulation checks the
+--- invariant once, at the end of a run
 local simulate = {}
 
 local tables, invariants = {}, {}
@@ -15,7 +15,14 @@ local client                            -- for simulate.redis
 
 -- Checks the invariants in a task, after all other tasks have ended.
 function host.at_end()
-  for _, fn in ipairs(invariants) do fn() end
+  for _, fn in ipairs(invariants) do
+    local holds, why = fn()
+    if holds == false then
+      local at = debug.getinfo(fn, "S") --[[@as table]]
+      error(why or ("%s:%d: this invariant returned false"):format(at.short_src,
+        at.linedefined), 0)
+    end
+  end
 end
 
 --- A table that all processes of a simulation share and that survives their
@@ -27,8 +34,8 @@ function simulate.shared(name)
   return tables[name]
 end
 
---- Adds an invariant: fn raises an error if it is violated. A simulation calls
---- fn after each step of any process.
+--- Adds an invariant. It is violated if fn raises an error or returns false.
+--- A simulation calls fn after each step of any process.
 ---@param fn fun() must not wait
 function simulate.always(fn)
   check_function(fn, "fn of an invariant", 2)
@@ -37,7 +44,8 @@ end
 
 simulate.finally = simulate.always
 
---- Reads the server's data in an invariant.
+--- Reads the server's data in an invariant. In a simulation, an invariant that
+--- reads it before the first rlock.open is not checked yet.
 ---@param ... string | number a command
 ---@return any # its reply; raises an error if it fails
 function simulate.redis(...)
@@ -62,7 +70,9 @@ end
 --- time-out takes milliseconds. During the call, `require "rlock"` belongs to
 --- one simulated process, and every URL leads to the same simulated server,
 --- which is empty at first. `os.time`, `os.clock`, `os.date` and `math.random`
---- follow the simulation. Open clients inside the function.
+--- follow the simulation. Open clients inside the function. A loop that neither
+--- waits nor reads the clock, or that lasts longer than the span, ends with an
+--- error.
 ---@generic T
 ---@param fn fun(server: rlock.simulated_server): T...
 ---@param options? rlock.simulate_options

@@ -67,6 +67,24 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  on_stage("a member may retry to leave after it got no reply",
+    function(self, client)
+      local other, host = add_client(self)
+      local one, two = client:double_barrier(NAME, 2),
+        other:double_barrier(NAME, 2)
+      start(self, self.host, one.enter, one)
+      start(self, host, two.enter, two)
+      self.sleep(SERVED)
+      self:route().delay = 10
+      assert.is_nil((one:leave { wait = 1 }))
+      self:route().delay = 0
+      self.sleep(20)
+      assert.equal(1, members(self))
+      start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.is_true(one:leave())
+    end)
+
   for _, case in ipairs { "enters", "leaves" } do
     on_stage("a member that " .. case .. " is told within the lease that one "
       .. "has died", function(self, client)
@@ -137,6 +155,27 @@ describe("a double barrier on virtual time:", function()
       assert.is_true(took < 10)
       self.sleep(25)
       assert.equal(0, members(self))
+    end)
+
+  on_stage("leaves in the background if the server is away",
+    function(self, client)
+      local other, host = add_client(self)
+      local one, two = client:double_barrier(NAME, 2),
+        other:double_barrier(NAME, 2)
+      local first = start(self, self.host, one.enter, one)
+      start(self, host, two.enter, two)
+      self.sleep(SERVED)
+      assert.is_true(first.value)
+      self.server:restart(20, "data")
+      local _, ok, code = self:timed(one.leave, one, { wait = 3 })
+      assert.is_nil(ok)
+      assert.is_true(code == "timeout" or code == "connect", code)
+      self.sleep(22)
+      assert.equal(1, members(self))
+      local second = start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.is_true(second.value)
+      assert.is_false(client.session.watchdog:is_needed())
     end)
 
   on_stage("is open for the last one that gives up at the same time",

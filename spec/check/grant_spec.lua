@@ -450,6 +450,18 @@ describe("tasks of one owner", function()
       end)
   end
 
+  on_stage("renew their other holds if an unlock fails", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    for _ = 1, 2 do assert.is_true(lock:lock()) end
+    self.server:freeze(8)
+    local locks = self.spawn(function() return lock:lock { wait = 7 } end)
+    self.sleep(0)
+    fails("timeout", nil, lock:unlock())
+    assert.is_nil((locks:join()))
+    self.sleep(100)
+    assert.equal("held", lock:state())
+  end)
+
   on_stage("may cancel an unlock while the last hold is released",
     function(self, client, session)
       local lock = client:lock("lock", { owner = "me" })

@@ -1,6 +1,7 @@
 --- Which waits of a simulated program never end. The run is a stub: a search
 --- would need many seeds until a look hits each of these states.
 
+local holders = require "rlockctl.simulate.holders"
 local waits = require "rlockctl.simulate.waits"
 
 -- A run with one process, whose task waits for a lock that nobody holds.
@@ -8,7 +9,7 @@ local function stage()
   local host = { label = "1.1" }
   local lock = { show = function() return 'mutex lock "a"' end,
     record = { name = "a", policy = { name = "mutex" } },
-    session = { host = host } }
+    session = { host = host, options = {} } }
   local process = { host = host, clients = {} }
   host.process = process
   local run = { universe = { now = 100 }, processes = { process },
@@ -18,7 +19,7 @@ local function stage()
   host.tasks = { [task] = true, [{ host = host, serial = 2 }] = true }
   run.waits[task] = { task = task, locks = { lock }, what = lock, host = host,
     since = 0 }
-  return run
+  return run, lock
 end
 
 describe("a wait for a lock that nobody holds", function()
@@ -35,9 +36,9 @@ describe("a wait for a lock that nobody holds", function()
   end)
 
   it("goes on if the lock is granted between two looks", function()
-    local run = stage()
+    local run, lock = stage()
     waits.endless(run, 100)
-    run.granted_at["mutex a"] = 105.5
+    run.granted_at[holders.key_of(lock)] = 105.5
     run.universe.now = 115
     assert.is_nil(waits.endless(run, 115))
     run.universe.now = 116

@@ -122,6 +122,29 @@ describe("simulate.run", function()
     end
   end)
 
+  it("ends a loop that would never end, at its line", function()
+    assert.matches("virtual_spec.lua:%d+: a loop neither waits nor reads the "
+      .. "clock$", failure(function() while true do end end))
+    assert.matches("virtual_spec.lua:%d+: a loop has not waited for 60 s of "
+      .. "virtual time$", failure(function()
+        while rlock.now() < math.huge do end
+      end, { span = 60 }))
+    assert.matches("virtual_spec.lua:%d+: a loop neither waits",
+      failure(function()
+        rlock.spawn(function() while true do end end)
+        rlock.sleep(1)
+      end))
+  end)
+
+  it("ends a loop of a day on the clock soon", function()
+    local began = os.clock()
+    run(function()
+      local ends = rlock.now() + 86000
+      while rlock.now() < ends do end
+    end)
+    assert.is_true(os.clock() - began < 60)
+  end)
+
   it("can stop the server", function()
     run(function(its)
       local client = assert(rlock.open { timeout = 2 })

@@ -1,48 +1,30 @@
 --- The client on a model of ZooKeeper, and planted faults that are found. As in
 --- simulate_spec.lua, all seeds are fixed.
 
-local client = require "rlock.client"
+local codec = require "rlock.zookeeper.codec"
 local ctl = require "spec.cli.ctl"
-local network = require "rlockctl.simulate.network"
-local oracle = require "spec.simulate.oracle"
 local plant = require "spec.tools.plant"
 local rows = require "spec.rows.simulated"
-local scene = require "spec.simulate.zookeeper.scene"
-local sim = require "rlockctl.model.host"
+local stage = require "spec.simulate.zookeeper.stage"
 local world = require "spec.simulate.world"
+
+local play = stage.play
 
 local RUNS = 8                          -- of each sort
 local MOST = 40                         -- runs within which a fault is found
-local SECONDS = 60                      -- of virtual time
 
 teardown(ctl.clean)
 
--- Runs fn(self) as a task of a client's process, without faults. Fields of
--- self: `ensemble`, `network`, `host`; open(options) opens a client.
-local function play(servers, fn)
-  local universe = sim.new(1)
-  local own = network.new(universe)
-  local its = scene.new({ network = own, universe = universe,
-    only = { servers = servers, tick = 0.5 }, servers = {}, things = {},
-    processes = {}, by_key = {}, oracle = oracle.new(universe),
-  }, function() return 0.9 end)
-  local self, ok, why = { ensemble = its.ensemble, network = own }
-  function self.open(options)
-    its:connect(self.host)
-    return assert(client.open(self.host, assert(client.complete(options,
-      its:url()))))
+-- Opens a client that uses one server only.
+---@param wanted function is it this one? Gets its name
+local function open_at(self, wanted)
+  local own = self.open()
+  local link = own.session.server.connection
+  for _, at in ipairs(link.hosts) do
+    if wanted(at.host) then link.hosts = { at } end
   end
-  self.host = universe:host { name = "client" }
-  self.host.spawn(function() ok, why = pcall(fn, self) end)
-  universe:run(SECONDS)
-  if not ok then error(why or "the task does not end", 0) end
-end
-
-local function options(fields)
-  local all = { watchdog = 2, timeout = 0.5, connect_timeout = 0.5,
-    lazy = true }
-  for name, value in pairs(fields or {}) do all[name] = value end
-  return all
+  assert(link:reach(self.host.now() + 1))
+  return own
 end
 
 -- The faults of a run, with the command that repeats it.
@@ -83,6 +65,15 @@ describe("clients of a simulated ZooKeeper", function()
     for seed = 1, RUNS do
       assert.same({}, faults_of(seed, { counter = "semaphore" }))
     end
+    for seed = 1, RUNS / 4 do
+      assert.same({}, faults_of(seed, { counter = "permits" }))
+    end
+  end)
+
+  it("count down latches", function()
+    for seed = 1, RUNS / 4 do
+      assert.same({}, faults_of(seed, { counter = "latch" }))
+    end
   end)
 
   it("enter and leave double barriers together", function()
@@ -120,7 +111,7 @@ end)
 describe("a client of a simulated ZooKeeper", function()
   it("keeps a session alive that was made after its caller gave up", function()
     play(1, function(self)
-      local own = self.open(options())
+      local own = self.open()
       local link = own.session.server.connection
       self.host.sleep(1)
       assert.equal("connect", select(2, link:connect(self.host.now() + 1e-4)))
@@ -140,7 +131,7 @@ describe("a lock of a simulated ZooKeeper", function()
   it("leaves no node whose create is committed late", function()
     play(3, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       local link, lock = own.session.server.connection, own:lock "a"
       assert(lock:lock())
       assert(lock:unlock())
@@ -171,17 +162,10 @@ describe("a hold of a simulated ZooKeeper", function()
     play(3, function(self)
       self.host.sleep(1)
       local old = self.ensemble:leader()
-      local function open(is_wanted)
-        local own = self.open(options())
-        local link = own.session.server.connection
-        for _, at in ipairs(link.hosts) do
-          if is_wanted(at.host) then link.hosts = { at } end
-        end
-        assert(link:reach(self.host.now() + 1))
-        return own
-      end
-      local lock = open(function(name) return name == old.name end):lock "a"
-      local other = open(function(name) return name ~= old.name end):lock "a"
+      local lock = open_at(self, function(name) return name == old.name end)
+        :lock "a"
+      local other = open_at(self, function(name) return name ~= old.name end)
+        :lock "a"
       assert(lock:lock())
       self.host.sleep(1)
       self.ensemble:cut(old, nil, 60)
@@ -196,7 +180,7 @@ describe("a hold of a simulated ZooKeeper", function()
   -- The renewal waits for a connection before it is sent.
   it("keeps its node for as long as it is valid", function()
     play(1, function(self)
-      local own = self.open(options())
+      local own = self.open()
       local link = own.session.server.connection
       local hold = assert(own:lock("a"):hold())
       local entry = next(own.session.server.entries)
@@ -239,8 +223,8 @@ describe("a waiter of a simulated ZooKeeper, whose session ends", function()
   local function is_behind(make)
     play(1, function(self)
       self.host.sleep(1)
-      local first, early, late = self.open(options()), self.open(options()),
-        self.open(options())
+      local first, early, late = self.open(), self.open(),
+        self.open()
       assert(make(first).take())
       assert(late.session.server.connection:reach(self.host.now() + 1))
       local link, tasks, done = break_at_lease(self, early), {}, 0
@@ -291,7 +275,7 @@ describe("a semaphore of a simulated ZooKeeper", function()
   local function with_three(fn)
     play(1, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       local semaphore = own:semaphore "s"
       assert(semaphore:set(3))
       fn(semaphore, own, self)
@@ -324,7 +308,7 @@ describe("the permits of a semaphore of a simulated ZooKeeper", function()
   it("are known without the object that acquired them", function()
     play(1, function(self)
       self.host.sleep(1)
-      local own = self.open(options())
+      local own = self.open()
       assert(own:semaphore("s"):set(1))
       assert(own:semaphore("s"):acquire())
       for _ = 1, 2 do collectgarbage() end
@@ -339,8 +323,8 @@ describe("permits of a simulated ZooKeeper", function()
   it("are given at once to a waiter with a new id", function()
     play(1, function(self)
       self.host.sleep(1)
-      local holder, first, second, tasks, freed = self.open(options()),
-        self.open(options()), self.open(options()), {}, nil
+      local holder, first, second, tasks, freed = self.open(),
+        self.open(), self.open(), {}, nil
       assert(holder:permits "p":set(1))
       local id = assert(holder:permits "p":acquire())
       local function wait(own)
@@ -372,7 +356,7 @@ describe("permits of a simulated ZooKeeper", function()
   it("are given back if their request raises an error", function()
     play(1, function(self)
       self.host.sleep(1)
-      local permits = self.open(options()):permits "p"
+      local permits = self.open():permits "p"
       assert(permits:set(1))
       local target = permits.record.target
       function target.run(...)
@@ -382,6 +366,127 @@ describe("permits of a simulated ZooKeeper", function()
       end
       assert.error_matches(function() permits:acquire() end, "the spec wants")
       assert(permits:acquire { wait = 1 })
+    end)
+  end)
+end)
+
+describe("a server of a simulated ZooKeeper that lags behind", function()
+  -- Runs fn(ahead, behind) with a client of the leader, and one of a follower
+  -- that hears of nothing for a while.
+  local function lags(fn)
+    play(3, function(self)
+      self.host.sleep(1)
+      local leader, follower = self.ensemble:leader(), nil
+      for _, server in ipairs(self.ensemble) do
+        if server ~= leader then follower = server end
+      end
+      local ahead = open_at(self, function(name) return name == leader.name end)
+      local behind =
+        open_at(self, function(name) return name == follower.name end)
+      self.ensemble:lag(follower, 0.2)
+      fn(ahead, behind)
+    end)
+  end
+
+  it("hides no latch", function()
+    lags(function(ahead, behind)
+      assert(ahead:latch "l":set(2))
+      assert.same({ true, 1 }, { behind:latch "l":count_down() })
+    end)
+    lags(function(ahead, behind)
+      assert(ahead:latch "l":set(2))
+      assert.equal("timeout", select(2, behind:latch "l":wait { wait = 0 }))
+    end)
+  end)
+
+  it("hides no barrier", function()
+    lags(function(ahead, behind)
+      assert(ahead:barrier "b":set())
+      assert.equal("timeout", select(2, behind:barrier "b":wait { wait = 0 }))
+    end)
+  end)
+end)
+
+describe("a latch of a simulated ZooKeeper", function()
+  -- The server deletes the path, which is empty, before the node is made.
+  it("is set though its path is deleted at that moment", function()
+    play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open()
+      local latch, link = own:latch "l", own.session.server.connection
+      assert(link:reach(self.host.now() + 1))
+      local post = link.post
+      function link.post(its, op, ...)
+        if op == codec.ops.create2 then
+          link.post = post
+          self.ensemble:delete "/l"
+        end
+        return post(its, op, ...)
+      end
+      assert(latch:set(1))
+      assert.equal(1, latch:count())
+    end)
+  end)
+end)
+
+describe("a member of a double barrier of a simulated ZooKeeper", function()
+  -- Two clients enter together; returns their barriers.
+  local function enter(self, ...)
+    local members, tasks = {}, {}
+    for i, its in ipairs { ... } do
+      members[i] = its:double_barrier("b", 2)
+      tasks[i] = self.host.spawn(function()
+        assert(members[i]:enter { wait = 5 })
+      end)
+    end
+    for _, task in ipairs(tasks) do task:join() end
+    return table.unpack(members)
+  end
+
+  -- Runs fn(one, two, self) once a round has opened, and one has left.
+  local function after_one_has_left(fn)
+    play(1, function(self)
+      self.host.sleep(1)
+      self.mortal = self.open()
+      local one, two = enter(self, self.open(), self.mortal)
+      assert.equal("timeout", select(2, one:leave { wait = 0 }))
+      fn(one, two, self)
+    end)
+  end
+
+  it("may ask later how its round has ended", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)            -- the server deletes containers
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("may ask that while the next round is open", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      self.host.sleep(5)
+      enter(self, self.open(), self.open())
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("is not told of a death in the next round", function()
+    after_one_has_left(function(one, two, self)
+      assert(two:leave { wait = 5 })
+      local mortal = self.open()
+      local other = enter(self, self.open(), mortal)
+      mortal:close()
+      assert.equal("lost", select(2, other:leave { wait = 5 }))
+      assert(one:leave { wait = 5 })
+    end)
+  end)
+
+  it("is told of a death in its round even after the next one", function()
+    after_one_has_left(function(one, _, self)
+      self.mortal:close()
+      enter(self, self.open(), self.open())
+      assert.equal("lost", select(2, one:leave { wait = 5 }))
     end)
   end)
 end)

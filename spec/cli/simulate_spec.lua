@@ -1,4 +1,4 @@
---- rlockctl simulate: the classic faults of programs are found, each with a
+--- rlockctl simulate: the classic bugs of programs are found, each with a
 --- seed that repeats it; and nothing is found in programs that are right.
 
 local ctl = require "spec.cli.ctl"
@@ -24,7 +24,7 @@ describe("a simulation", function()
     local seed = found.out:match "rlockctl simulate %-%-seed (%d+) spec/"
     local again = simulate("--seed", seed, PLACE .. "slow_effect.lua")
     assert.equal(1, again.status)
-    local steps = "^(.-)\n%d+ runs"
+    local steps = "^(.-)\n%d+ runs? "
     assert.equal(found.out:match(steps), again.out:match(steps))
   end)
 
@@ -32,7 +32,8 @@ describe("a simulation", function()
     local found = simulate("--seed", "1", "--runs", "200",
       PLACE .. "guarded_effect.lua")
     assert.equal("", found.err)
-    assert.matches("^201 runs.*: no fault found\n$", found.out)
+    assert.matches("^200 runs with faults and 1 without.*: no bug found\n$",
+      found.out)
     assert.equal(0, found.status)
   end)
 
@@ -43,7 +44,7 @@ describe("a simulation", function()
       assert(one:lock("name"):with(function() return true end))
       assert(other:lock("name"):with(function() return true end))
       assert(rlock.metrics():find "rlock_acquired_total{.-} 2\n")]]))
-    assert.equal("2 runs: no fault found\n", found.out)
+    assert.equal("2 runs without faults: no bug found\n", found.out)
   end)
 
   it("finds an error that leaves tasks waiting, and a stray yield", function()
@@ -71,7 +72,7 @@ describe("a simulation", function()
   it("finds nothing without faults", function()
     local found = simulate("--seed", "1", "--runs", "50", "--faults", "none",
       PLACE .. "slow_effect.lua")
-    assert.equal("51 runs: no fault found\n", found.out)
+    assert.equal("51 runs without faults: no bug found\n", found.out)
   end)
 
   it("finds two locks in two orders, and who waits for whom", function()
@@ -88,7 +89,7 @@ describe("a simulation", function()
       rlock.sleep(1)
       error "no such row"]]))
     assert.equal(1, found.status)
-    assert.matches("error.lua:3: process 2.1 ends by an uncaught error: .*: "
+    assert.matches("\nerror.lua:3: process 2.1 ends by an uncaught error: "
       .. "no such row, at 1.0", found.out)
   end)
 
@@ -205,7 +206,7 @@ describe("a simulation", function()
   end)
 
   -- Only a fault of the server can do what this invariant does.
-  it("reports two holders as a fault of rlock", function()
+  it("reports two holders as a bug of rlock", function()
     local found = simulate("--seed", "1", file("two", [[
       local rlock = require "rlock"
       local simulate = require "rlock.simulate"
@@ -215,7 +216,7 @@ describe("a simulation", function()
       rlock.sleep(1)]]))
     assert.equal(1, found.status)
     assert.matches('processes %d.1 and %d.1 hold reentrant lock "name" at the '
-      .. "same time: this is a fault of rlock", found.out)
+      .. "same time: this is a bug of rlock", found.out)
   end)
 
   it("knows that a program may break a lock, or delete its key", function()
@@ -234,7 +235,7 @@ describe("a simulation", function()
     end
   end)
 
-  it("counts a code that nothing catches; it is a fault with --strict",
+  it("counts a code that nothing catches; it is a bug with --strict",
     function()
       local program = file("codes", [[
         local rlock = require "rlock"
@@ -246,13 +247,13 @@ describe("a simulation", function()
       local words = { "simulate", "--seed", "1", "--runs", "100", "--faults",
         "pause", limit = 280, program }
       local found = ctl.run(words)
-      assert.matches("^101 runs, processes ended by uncaught codes: .*lost "
-        .. "%d+.*: no fault found\n$", found.out)
+      assert.matches("^100 runs with faults and 1 without, processes ended by "
+        .. "uncaught codes: .*lost %d+.*: no bug found\n$", found.out)
       table.insert(words, "--strict")
       found = ctl.run(words)
       assert.equal(1, found.status)
       assert.matches("codes.lua:%d+: process %d.1 ends by an uncaught error: "
-        .. "%l+, at ", found.out)
+        .. "%l+: .*, at ", found.out)
     end)
 
   it("raises where a program reaches outside, at its line", function()
@@ -265,7 +266,8 @@ describe("a simulation", function()
     } do
       local found = simulate("--seed", "1", file("outside", call))
       assert.equal(1, found.status)
-      assert.matches("outside.lua:1: " .. text, found.out)
+      assert.matches("outside.lua:1: process %d.1 ends by an uncaught error: "
+        .. text, found.out)
     end
   end)
 
@@ -296,7 +298,7 @@ describe("a simulation", function()
       pcall(function() xpcall(os.exit, print) end)
       error "goes on"]]))
     assert.equal("", found.err)
-    assert.matches("no fault found\n$", found.out)
+    assert.matches("no bug found\n$", found.out)
   end)
 
   it("names what makes a run differ from the one before", function()
@@ -423,7 +425,7 @@ describe("a simulation", function()
         rlock.sleep(150)
       end]]))
     assert.equal("", found.err)
-    assert.matches("no fault found", found.out)
+    assert.matches("no bug found", found.out)
   end)
 
   it("follows each reader that a writer waits for", function()
@@ -507,7 +509,8 @@ describe("the servers of a simulation", function()
       local found = simulate("--seed", "1", "--runs", "10", words,
         counter(open))
       assert.equal("", found.err)
-      assert.matches("^11 runs.*no fault found\n$", found.out)
+      assert.matches("^10 runs with faults and 1 without.*no bug found\n$",
+        found.out)
       assert.equal(0, found.status)
     end
   end)
@@ -526,8 +529,8 @@ describe("the servers of a simulation", function()
     end
   end)
 
-  -- Two holders are what these programs see, and not a fault of rlock.
-  it("break an assumption by name only, which the fault says", function()
+  -- Two holders are what these programs see, and not a bug of rlock.
+  it("break an assumption by name only, which the report says", function()
     local program = file("assumption", [[
       local rlock = require "rlock"
       local shared = require("rlock.simulate").shared "holders"
@@ -565,7 +568,7 @@ describe("the servers of a simulation", function()
         "number=5,/number=5", file("data", ([[
           local client = assert(require("rlock").open())
           error((%s))]]):format(read)))
-      assert.matches("uncaught error: .*: 5, at", found.out)
+      assert.matches("uncaught error: 5, at", found.out)
     end
   end)
 

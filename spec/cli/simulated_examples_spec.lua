@@ -1,15 +1,15 @@
---- The programs of examples/simulate: the fault of each is found. And nothing
+--- The programs of examples/simulate: the bug of each is found. And nothing
 --- is found in the examples that claim to be safe.
 
 local ctl = require "spec.cli.ctl"
 
 local PLACE = "examples/simulate/"
 local MORE = tonumber(os.getenv "RLOCK_MORE" or 5)
-local FIND = 1000                       -- runs until a fault is found
+local FIND = 1000                       -- runs until a bug is found
 local LIMIT = 900                       -- seconds of a command
 
--- Program -> what is said of its fault.
-local FAULTS = {
+-- Program -> what is said of its bug.
+local BUGS = {
   counter = "counter.lua:%d+: %d updates succeeded, the number is %d, at ",
   counter_need = "need.lua:%d+: %d updates succeeded, the number is %d, at ",
   accounts = 'process %d.%d waits for reentrant lock "%l+"; process %d.%d '
@@ -32,8 +32,8 @@ local SAFE = {
 teardown(ctl.clean)
 
 describe("a simulation of examples/simulate/", function()
-  for name, text in pairs(FAULTS) do
-    it(name .. " finds its fault", function()
+  for name, text in pairs(BUGS) do
+    it(name .. " finds its bug", function()
       local path = PLACE .. name .. ".lua"
       local found = ctl.run { "simulate", "--seed", "1", "--runs",
         tostring(FIND), path, "--processes=2", limit = LIMIT }
@@ -53,7 +53,7 @@ describe("a simulation of the example", function()
       table.move(options, 1, #options, #words + 1, words)
       local found = ctl.run(words)
       assert.same({ 0, "" }, { found.status, found.err }, found.out)
-      assert.matches(": no fault found\n$", found.out)
+      assert.matches(": no bug found\n$", found.out)
     end)
   end
 end)

@@ -107,6 +107,11 @@ return {
     { "enter_in_turn", "if to true, 4 of 7",
       "it is in no queue if there is none", equal = true },
     { "renew", "< to <=", "sets what is set already", equal = true },
+    { "peek", "1 to 2, 8 of 8",
+      "an owner and its count are there together", equal = true },
+  },
+  ["lua/rlock/policy/token_key.lua"] = {
+    { "place.keep", "< to <=", "sets what is set already", equal = true },
   },
   ["lua/rlock/policy/liveness.lua"] = {
     { "liveness.left", "< to <=, 2 of 2",
@@ -165,7 +170,28 @@ return {
       "on one connection, the renewal is answered before the release" },
     { "watchdog:ground", "+ to -", "a closing client renews nothing" },
     { "next_check", "and to or, 1 of 2", "an alarm that finds nothing to do" },
+    { "watchdog:lose", "drop statement, 4 of 7",
+      "a lost grant is not lost again, and its end forgets them",
+      equal = true },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
+  },
+  ["lua/rlock/lock/handle.lua"] = {
+    { "handle:lock", "if to true, 2 of 2",
+      "saves a call that returns no options", equal = true },
+  },
+  ["lua/rlock/lock/requests.lua"] = {
+    { "await_release", "drop statement, 3 of 4",
+      "its table only is not used again" },
+  },
+  ["lua/rlock/zookeeper/connection.lua"] = {
+    { "connection.new", "0 to 1, 2 of 4",
+      "no real time is that small", equal = true },
+    { "end_session", "if to true", "without a session nothing is held" },
+  },
+  ["lua/rlock/zookeeper/barrier.lua"] = {
+    { "depart", "false to true", "writes the same log once more" },
+    { "file", "0 to 1",
+      "matters only if the session ends before the member has its node" },
   },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",

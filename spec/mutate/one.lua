@@ -11,7 +11,7 @@ local SECONDS = 120                     -- limit of a killer
 -- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say
-local MEMORY = 2000000                  -- kB of a process
+local MEMORY = 2000000                  -- kB of a process; a JVM lifts it
 
 local file, number, folder, quick = table.unpack(arg)
 number = tonumber(number)
@@ -70,7 +70,7 @@ end
 local function passes(words, test)
   local line, is_spec = command(words, test)
   local ran, how, status = os.execute(([[
-    ulimit -v %d
+    ulimit -S -v %d
     export LUA_PATH=%s real=$RLOCKCTL RLOCKCTL=%s
     timeout -k 1 %d "$real" %s >%s/log 2>&1 </dev/null
     ]]):format(MEMORY, shell.quote(folder .. "/?.lua;./?.lua;;"),

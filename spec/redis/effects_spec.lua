@@ -4,6 +4,7 @@
 local command_keys = require "rlock.redis.command_keys"
 local blind = require "spec.tools.blind_policy"
 local control = require "spec.tools.control"
+local eventually = require "spec.tools.eventually"
 local fixtures = require "spec.tools.fixtures"
 local kinds = require "rlock.lock.kinds"
 local redis = require "spec.tools.redis"
@@ -247,6 +248,23 @@ describe("a command under a lock, beside faults", function()
   it("runs if the server has lost the script", function()
     ask("SCRIPT", "FLUSH")
     assert.equal(1, lock:call("INCR", key))
+    assert(lock:unlock())
+  end)
+
+  it("waits for the primary if the server has become a replica", function()
+    local patient = fixtures.open { url = proxy.url, timeout = 20 * slow }
+    local hold = assert(patient:lock(name .. ":other"):hold())
+    ask("REPLICAOF", "127.0.0.1", "1")
+    local ok, code, detail = lock:call("INCR", key)
+    assert.same({ nil, "redis" }, { ok, code })
+    assert.matches("^READONLY.*connect to its primary", detail)
+    local calls = control.evalshas(server)
+    local waiting = task.start(function() return hold:call("INCR", key) end)
+    eventually(function() return control.evalshas(server) > calls end)
+    ask("REPLICAOF", "NO", "ONE")
+    assert.equal(1, waiting:join())
+    assert.equal("1", ask("GET", key))
+    assert(hold:unlock())
     assert(lock:unlock())
   end)
 

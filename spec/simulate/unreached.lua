@@ -52,8 +52,11 @@ return {
       "requests.may_enter: elseif 2" },
     { MALFORMED, "interpret: after if 1", "interpret: after if 2",
       "requests.released: after if 2", "requests.released: after if 3" },
-    { NGINX, "requests.accepted: if 1" },
+    { NGINX, "requests.accepted: if 1", "died: *", "died_acquiring: *",
+      "survived: *", "requests.acquire: if 6", "requests.release: if 4" },
     { "no task here has more than 16 holds", "count_text: *" },
+    { "a policy's `extra` raises an error: spec/cli/policy_faults_spec.lua",
+      "extra_of: after if 1" },
     { ONCE, "requests.removed: if 2" },
     { "the client is closed meanwhile", "send_acquire: if 3" },
     { RARE, "interpret: if 2", "requests.entered: if 1", "release_later: *",
@@ -80,6 +83,7 @@ return {
   ["lock/heartbeats"] = {
     { "the line's task ends while there are waiters: an error, or the client "
       .. "is closed", "serve: while 1" },
+    { REFUSED, "run: if 2" },
   },
   ["lock/wakeup"] = {
     { RARE, "wake_sharers: *", "wakeup:pass: while 1" },
@@ -104,7 +108,8 @@ return {
     { RARE, "part:accept: if 1" },
   },
   ["several/quorum"] = {
-    { MISUSE, "check_policy: after if 1", "check_clients: *" },
+    { MISUSE, "check_policy: after if 1", "check_clients: *",
+      "refuse_tokens: *" },
     { RARE, "quorum:may_take: *", "without_part: else 1",
       "quorum:release_parts: elseif 2", "quorum:release_parts: if 4",
       "quorum:release_parts: elseif 3", "quorum:is_held: after if 3" },
@@ -114,9 +119,11 @@ return {
   },
   ["redis/backend"] = {
     { MISUSE, "backend.complete: *", "Target:check: after if 1" },
+    { "users' policies with tokens: spec/redis/fenced_spec.lua",
+      "backend.fenced: *" },
     { END, "backend:rest: *" },
     { "by programs only: spec/redis/host_spec.lua", "backend:call: *",
-      "is_interrupt: *", "may_connect: *", "backend:connect: *",
+      "is_unfit: *", "is_interrupt: *", "may_connect: *", "backend:connect: *",
       "backend.get: *" },
     { SEVERAL, "Target:route: after if 1", "Target:identity: after if 1",
       "follow_slots: *", "attend: *" },
@@ -124,7 +131,7 @@ return {
       .. "spec/check/deadlock_spec.lua", "Target:announce: *" },
   },
   ["redis/batch"] = {
-    { REFUSED, "batch:fail: *", "send_alone: *" },
+    { REFUSED, "batch:fail: *", "send_alone: *", "abort: *" },
     { SEVERAL, "handle_failure: if 2" },
     { "the server refuses a script: spec/check/watchdog_spec.lua",
       "prepare: if 1" },
@@ -142,5 +149,7 @@ return {
   },
   ["redis/errors"] = {
     { SEVERAL, "ERR ^WAIT cannot be used", "replicas" },
+    { "a key holds something else; spec/redis/shared_spec.lua",
+      "ERR ^value is not an integer" },
   },
 }

@@ -573,6 +573,7 @@ local function use_joint(task, joint, parts, options)
     function() return hold:valid_for() end, style)
   local holder = holders[1]
   hold:state()
+  if holder.thing.key then hold:call("DEL", holder.thing.key .. ":effect") end
   ask_to_tell(task, asks_to_tell(holder, hold))
   task.host.sleep(seconds_of(task.random))
   local troubles = task.host.troubles or 0
@@ -672,6 +673,7 @@ function uses.red(task, thing)
   function holder.is_kept() return is_kept(task, thing, hold.hold) end
   held(task, holder)
   hold:state()
+  hold:call "PING"                      -- it is not sent
   if task.random() < 0.1 then lock:is_held() end
   unlocked(holder, hold.unlock, hold)
 end
@@ -809,6 +811,12 @@ function Returned:__close()
   end
 end
 
+-- Notes the key of the leases, for the oracle. On ZooKeeper they are nodes.
+local function note_leases(task, one, permits)
+  one.leases = permits.record.target[2]
+  if one.leases then task.world.by_key[one.leases] = one end
+end
+
 function uses.permits(task, thing)
   local one, client = generation_of(task, thing)
   local permits, random = client:permits(one.name), task.random
@@ -816,8 +824,7 @@ function uses.permits(task, thing)
   task.began = task.host.universe.now
   local options = options_of(random)
   options.wait = options.wait or 3          -- it may be gone forever
-  one.leases = permits.record.target[2]
-  task.world.by_key[one.leases] = one
+  note_leases(task, one, permits)
   asks_for(task, thing, one, 1)
   local id = count_on(task, thing, permits.acquire, permits, options, options)
   if not id then return end
@@ -1062,8 +1069,7 @@ local function crowd_permits(task, thing, options)
   local one, client = generation_of(task, thing)
   local permits = client:permits(one.name)
   if not prepare(task, one, permits) then return end
-  one.leases = permits.record.target[2]
-  task.world.by_key[one.leases] = one
+  note_leases(task, one, permits)
   asks_for(task, thing, one, 1)
   local ids <close> = setmetatable({ task = task, permits = permits }, Returned)
   for _ = 1, task.is_first and one.most or 1 do

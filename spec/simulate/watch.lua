@@ -517,11 +517,12 @@ local function give(self, thing, owner, token)
 end
 
 -- Checks that a server executes guarded commands only while no other owner
--- certainly has the lock, and refuses them only if it has no such hold.
-local function check_effect(self, server, thing, owner, verdict)
-  local entry = server.redis:entry(thing.key)
+-- certainly has the lock, and refuses them only if it has no such hold. Of
+-- several holds, any may be missing.
+local function check_effect(self, server, thing, args, verdict)
+  local entry, owner = server.redis:entry(thing.key), args[1]
   -- An owner that is lost as a reader may be the writer in another task.
-  if verdict == "lost" and not thing.kind:find "read"
+  if verdict == "lost" and args[2] == "1" and not thing.kind:find "read"
       and server:holds(thing.key, owner) and reserved_for(entry) ~= owner then
     self.oracle:fault("refused", "%s does not execute a command of %s, which "
       .. "has %s", server.name, printable(owner), thing.name)
@@ -579,7 +580,7 @@ function watch.executed(self, server, link, operation, key, args, reply)
       end
     end
   elseif operation == "call" then
-    if thing then check_effect(self, server, thing, args[1], verdict) end
+    if thing then check_effect(self, server, thing, args, verdict) end
   elseif operation == "count_down" and verdict == "free" then
     if thing then thing.opened_at = self.universe.now end
   elseif operation == "leave" then

@@ -131,8 +131,8 @@ function rlock.open(options)
   local its = { pool_size = 30 + count, keepalive_timeout = 5 }
   if type(options) == "string" then options = { url = options } end
   for key, value in pairs(options or {}) do its[key] = value end
-  local is_lazy = its.lazy
-  its.lazy = nil
+  local is_lazy = its.lazy == true
+  if is_lazy then its.lazy = nil end
   local ok, client, code, detail = pcall(resty.open, its)
   if not ok then error((client:gsub("^[^:]+:%d+: ", "")), 2) end
   if client and not is_lazy then

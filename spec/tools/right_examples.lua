@@ -1,4 +1,4 @@
---- Tests for programs of examples/simulate without their faults: nothing is
+--- Tests for programs of examples/simulate without their bugs: nothing is
 --- found in 20 000 runs of each, and in fewer if RLOCK_MORE is small.
 
 local assert = require "luassert"
@@ -18,8 +18,8 @@ return function(it, names)
         tostring(RUNS), "examples/simulate/" .. name .. ".lua",
         "--processes=2", limit = LIMIT }
       assert.same({ 0, "" }, { found.status, found.err }, found.out)
-      assert.matches("^" .. RUNS + 1 .. " runs.*: no fault found\n$",
-        found.out)
+      assert.matches("^" .. RUNS .. " runs with faults and 1 without.*: no bug "
+        .. "found\n$", found.out)
     end)
   end
 end

@@ -71,13 +71,16 @@ local function new_folder()
     :gsub("%s+$", ""))
 end
 
+-- A JVM reserves more memory than spec/mutate/one.lua allows the tests.
+local UNLIMITED = [[sh -c 'ulimit -S -v $(ulimit -H -v); exec "$@"' sh ]]
+
 function Server:launch()
   local folder = shell.quote(self.folder)
   shell.run(("cat > %s/zoo.cfg <<'END'\n%s%sEND"):format(folder,
     CONFIG:format(self.tick, self.folder, self.port, self.bind or LOCAL),
     self.more))
   local _, pid = shell.daemon(self.folder, self.ready, ((self.prefix or "")
-    .. "java -Xmx128m "
+    .. UNLIMITED .. "java -Xmx128m "
     .. "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto "
     .. "-Djute.maxbuffer=%d "
     .. "-Dznode.container.checkIntervalMs=1000 "

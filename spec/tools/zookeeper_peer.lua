@@ -32,14 +32,14 @@ end
 ---@param server table of zookeeper.lua
 function peer.open(server)
   local self = setmetatable({ link = new(server) }, peer)
-  assert(self.link:connect(host.now() + SECONDS))
+  assert(self.link:reach(host.now() + SECONDS))
   return self
 end
 
 -- Sends a request; returns the error and the reader of the answer.
 local function ask(self, op, body)
   local deadline = host.now() + SECONDS
-  assert(self.link:connect(deadline))
+  assert(self.link:reach(deadline))
   return assert(self.link:post(codec.ops[op], body):wait(deadline))
 end
 
@@ -89,7 +89,7 @@ function peer.end_session(server, session)
   repeat
     local link = new(server)
     link.session = { id = session.id, password = session.password }
-    assert(link:connect(ends))
+    assert(link:reach(ends))
     err = link:post(codec.ops.close):wait(ends)
     link:close(ends)
   until err == 0

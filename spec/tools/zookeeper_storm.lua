@@ -8,6 +8,7 @@
 ---   storm:signal(2, 19)
 ---   storm:set_clock(2, 3600)
 ---   assert.same({}, storm:overlaps())
+---   storm:show()              -- where everything stands, as a text
 ---   storm:stop()
 ---
 --- Process i uses only the server i, so that it stays where trouble is; the
@@ -35,7 +36,7 @@ local function start(self, i, url)
   local name = i == 2 and hosts.nginx and "nginx" or "rlockctl"
   local one = { host = name, clock = ("%s/clock%d"):format(self.folder, i),
     ["+"] = 0, ["="] = 0,               -- how many of these it has printed
-    rest = "", log = "" }
+    rest = "", log = "", heard = host.now() }
   local words = clock.words(one.clock)
   for _, word in ipairs(hosts[name]) do words[#words + 1] = word end
   for _, word in ipairs { "spec/tools/contend.lua", self.folder, i,
@@ -77,13 +78,37 @@ end
 local function read(self)
   for _, one in ipairs(self) do
     for part in function() return one.file:read "L" end do
-      one.rest = one.rest .. part
+      one.rest, one.heard = one.rest .. part, host.now()
       if part:sub(-1) == "\n" then
         take(self, one, one.rest:sub(1, -2))
         one.rest = ""
       end
     end
   end
+end
+
+-- What servers say of their state, sessions, watches and connections.
+local WORDS = { "srvr", "dump", "wchp", "cons" }
+local LAST = 1000                       -- bytes of a process's log
+
+--- What the processes have printed last, and what the servers say: for a run
+--- that stalls.
+---@return string
+function Storm:show()
+  local list = {}
+  read(self)
+  for i, one in ipairs(self) do
+    list[i] = ("process %d, in %s, has printed %d +, %d =, and nothing for "
+      .. "%.1f s:\n%s"):format(i, one.host, one["+"], one["="],
+      host.now() - one.heard, one.log:sub(-LAST))
+  end
+  for i, server in ipairs(self.three) do
+    for _, word in ipairs(WORDS) do
+      list[#list + 1] = ("server %d: %s\n%s"):format(i, word,
+        server:says(word))
+    end
+  end
+  return table.concat(list, "\n")
 end
 
 -- Does the leader commit nothing, though it has requests?
@@ -119,8 +144,8 @@ local function await(self, i, mark, before)
   if pcall(eventually, is_there, SOON) then return end
   depose_stalled(self)
   local ok, why = pcall(eventually, is_there, PATIENCE,
-    ("process %d: %s"):format(i, mark))
-  if not ok then error(("%s\n%s"):format(why, one.log:sub(-2000)), 0) end
+    ("process %d has printed %s again"):format(i, mark))
+  if not ok then error(("%s\n%s"):format(why, self:show()), 0) end
 end
 
 --- Waits until each of some processes has got the lock again.

@@ -232,3 +232,82 @@ describe("errors.of_handshake", function()
       "ERR unknown command 'AUTH', with args beginning with: 'secret'"))
   end)
 end)
+
+describe("the row of an error", function()
+  -- Its fields but the texts.
+  local function show(row)
+    local list = {}
+    for name, value in pairs(row) do
+      if name ~= "explain" and name ~= "advice" then
+        list[#list + 1] = name .. "=" .. tostring(value)
+      end
+    end
+    table.sort(list)
+    return table.concat(list, " ")
+  end
+
+  -- code, applied, retry, node_down; further fields
+  local function is(code, applied, retry, node_down, more, message)
+    local words = { "applied=" .. applied, "code=" .. code,
+      "node_down=" .. tostring(node_down), "retry=" .. tostring(retry) }
+    for word in (more or ""):gmatch "%S+" do words[#words + 1] = word end
+    table.sort(words)
+    assert.equal(table.concat(words, " "), show(errors.classify(message)),
+      message)
+  end
+
+  it("is known for each word", function()
+    is("redis", "no", true, false, "names=name", "BUSY x")
+    is("redis", "no", true, true, nil, "LOADING x")
+    is("redis", "no", true, true, nil, "READONLY x")
+    is("redis", "no", true, true, nil, "MASTERDOWN x")
+    is("redis", "no", true, false, nil, "MISCONF x")
+    is("redis", "no", true, false, nil, "OOM x")
+    is("redis", "no", true, false, nil, "NOREPLICAS x")
+    is("redis", "no", true, true, nil, "CLUSTERDOWN The cluster is down")
+    is("redis", "no", true, false, "slot_down=true", "CLUSTERDOWN Hash slot")
+    is("redis", "no", true, false, nil, "TRYAGAIN x")
+    is("refused", "no", false, false, "redirects=true", "MOVED 1 a:1")
+    is("refused", "no", false, false, "redirects=true", "ASK 1 a:1")
+    is("refused", "no", false, false, nil, "CROSSSLOT x")
+    is("redis", "no", true, false, "forget=script pause=false", "NOSCRIPT x")
+    is("timeout", "no", true, false, "forget=clock pause=false", "EXPIRED x")
+    is("connect", "no", false, false, nil, "NOAUTH x")
+    is("connect", "no", false, false, nil, "WRONGPASS x")
+    is("connect", "no", false, true, nil, "DENIED x")
+    is("redis", "maybe", false, false, "permits=true", "NOPERM x")
+    is("redis", "maybe", false, false, "expects=true gone=true", "WRONGTYPE x")
+    is("redis", "no", false, false, nil, "UNKILLABLE x")
+    is("redis", "no", false, false, nil, "EXECABORT x")
+    is("redis", "maybe", false, false, nil, "ERR x")
+    is("redis", "maybe", false, false, "names=where", "WHATEVER x")
+  end)
+
+  it("is known for texts that are only ERR", function()
+    is("connect", "no", true, true, nil, "ERR max number of clients reached")
+    is("redis", "maybe", true, true, nil, "ERR WAIT cannot be used with x")
+    is("connect", "no", false, false, nil, "ERR invalid password")
+    is("connect", "no", false, false, nil, "ERR AUTH called without")
+    is("connect", "no", false, false, nil, "ERR DB index is out of range")
+    is("redis", "no", false, false, nil, "ERR unknown command 'x'")
+    is("redis", "maybe", false, false, "expects=true",
+      "ERR value is not an integer or out of range")
+    is("redis", "maybe", false, false, "permits=true",
+      "ERR The user executing the script can't run this")
+    is("redis", "no", false, false, nil, "ERR Error compiling script")
+  end)
+
+  it("is known without a reply", function()
+    for code, expected in pairs {
+      closed = "applied=maybe code=closed node_down=true retry=true",
+      timeout = "applied=maybe code=timeout names=name node_down=true "
+        .. "retry=true",
+      connect = "applied=no code=connect node_down=true retry=true",
+      replicas = "applied=maybe code=replicas node_down=false retry=true",
+    } do
+      assert.equal(expected, show(errors.transport[code]))
+    end
+    assert.equal("applied=no code=timeout node_down=false redirects=true "
+      .. "retry=true", show(errors.redirected))
+  end)
+end)

@@ -60,3 +60,91 @@ describe("a request that may still be executed", function()
     assert.equal(4, node.time)
   end)
 end)
+
+describe("the deadline of a request", function()
+  local node, reply, asked
+
+  before_each(function()
+    node, reply, asked = new(), { "1700", "5999" }, 0
+    node.connection = {}
+    function node.call(_, deadline, words, n)
+      assert.same({ { "TIME" }, 1 }, { words, n })
+      assert.equal(1009, deadline)
+      asked = asked + 1
+      if reply == nil then return nil, "timeout", "late" end
+      return reply
+    end
+  end)
+
+  -- 1009 s, by the clock of the node.
+  local function word() return expiry.word(node, 1009) end
+
+  it("is by the server's clock, less than the clocks may drift", function()
+    assert.equal("1708996", (word()))           -- 1700005 + 0.999 * 9000
+    assert.equal(1, asked)
+  end)
+
+  it("needs the clock once in ten seconds, or for a connection", function()
+    word()
+    node.time = 1009.9
+    assert.equal("1708996", (word()))
+    assert.equal(1, asked)
+    node.time = 1010
+    assert.equal("1699006", (word()))
+    assert.equal(2, asked)
+    node.connection = {}
+    word()
+    assert.equal(3, asked)
+    expiry.invalidate(node)
+    word()
+    assert.equal(4, asked)
+  end)
+
+  it("is not known without a clock", function()
+    for _, bad in ipairs { {}, "x", { "1" }, { "x", "1" }, { "1", "x" },
+        { "-1", "0" }, { "1099511627776", "0" }, { "1", "1048576" },
+        { "nan", "0" } } do
+      reply = bad
+      assert.same({ nil, "redis", "ERR no time in reply to TIME" }, { word() })
+    end
+    reply = nil
+    assert.same({ nil, "timeout", "late" }, { word() })
+    reply = { "0", "1048575" }
+    assert.equal("10039", (word()))
+  end)
+end)
+
+describe("requests with an unknown outcome", function()
+  it("are forgotten at most every ten seconds once they have expired",
+    function()
+      local node = new()
+      expiry.mark_in_doubt(node, SET, { "a" }, "1", 1002)
+      node.time = 1010
+      expiry.mark_in_doubt(node, SET, { "b" }, "1", 1011)
+      assert.equal(1002, node.in_doubt["a\n"])
+      node.time = 1010.1
+      expiry.mark_in_doubt(node, SET, { "c" }, "1", 1012)
+      assert.same({ ["b\n"] = 1011, ["c\n"] = 1012 }, node.in_doubt)
+    end)
+
+  it("delay those of the same owner, or all of the key", function()
+    for op, owner in pairs { acquire = "me", release = "me", renew = "me",
+        leave = "me", call = "me", set = "", break_ = "" } do
+      local node = new()
+      expiry.mark_in_doubt(node, { op = op }, KEYS, "me", 1002)
+      assert.same({ ["permits\n" .. owner] = 1002 }, node.in_doubt)
+    end
+    for op in ("refresh count peek"):gmatch "%l+" do
+      local node = new()
+      expiry.mark_in_doubt(node, { op = op }, KEYS, "me", 1002)
+      assert.is_nil(node.in_doubt)
+    end
+    local node = new()
+    expiry.mark_in_doubt(node, { op = "acquire" }, KEYS, "me", 1002)
+    assert.is_true(expiry.await_expiry(node, { op = "acquire" }, KEYS, "you",
+      1010))
+    assert.is_true(expiry.await_expiry(node, { op = "refresh" }, KEYS, "me",
+      1010))
+    assert.equal(1000, node.time)
+  end)
+end)

@@ -167,3 +167,59 @@ describe("sealing", function()
     assert.equal(0, #log)
   end)
 end)
+
+describe("the test of sealing", function()
+  local node, its, pauses, opened, answer
+
+  before_each(function()
+    pauses, opened, answer = {}, 0, false
+    node = { open = function() opened = opened + 1 end }
+    node.host = {
+      random_number = function() return 1 end,
+      service = function(fn, ...) fn(...) end,
+      event = function()
+        return { pause = function(_, seconds)
+          pauses[#pauses + 1] = seconds
+          if #pauses == node.ends_at then its.mode = "off" end
+          return answer
+        end }
+      end,
+    }
+    its = seal.new(node, "kill")
+  end)
+
+  it("is repeated ten times, after growing pauses of up to a minute",
+    function()
+      its:probe { run_id = "a" }
+      assert.same({ 1, 2, 3, 5, 9, 17, 33, 61, 61, 61 }, pauses)
+      assert.equal(10, opened)
+      its:probe { run_id = "a" }               -- without a result: again
+      assert.equal(20, #pauses)
+    end)
+
+  it("ends with its node, or with the need for it", function()
+    node.ends_at = 3
+    its:probe { run_id = "a" }
+    assert.same({ 3, 2 }, { #pauses, opened })
+    its.mode, node.is_closed = "kill", true
+    its:probe { run_id = "b" }
+    assert.same({ 4, 2 }, { #pauses, opened })
+    node.is_closed, answer = nil, true
+    its:probe { run_id = "c" }
+    assert.same({ 5, 2 }, { #pauses, opened })
+  end)
+
+  it("is made by one task for each run of a server", function()
+    local begun = 0
+    function node.host.service() begun = begun + 1 end
+    its:probe { run_id = "a" }
+    its:probe { run_id = "a" }
+    assert.equal(1, begun)
+    its:probe { run_id = "b" }
+    its:probe {}
+    assert.equal(2, begun)
+    its.mode = "time"
+    its:probe { run_id = "c" }
+    assert.equal(2, begun)
+  end)
+end)

@@ -215,3 +215,75 @@ describe("Sentinel", function()
       .. 'master "m", only: a, b' }, { located(new "s:1") })
   end)
 end)
+
+describe("a connection to a Sentinel", function()
+  -- The options of host.connect.
+  local function reached(options)
+    local seen
+    options.sentinels = { { host = "s", port = 1 } }
+    options.master, options.connect_timeout = "m", 3
+    local self = sentinel.new(fake_host(function(given)
+      seen = given
+      return nil, "connect", "refused"
+    end), options, function() end)
+    self:locate(1010)
+    return seen
+  end
+
+  it("is as that to the master, or has TLS of its own", function()
+    local tls = { ca = "x" }
+    for i, row in ipairs {
+      { {}, nil }, { { tls = tls }, tls },
+      { { tls = tls, sentinel = { tls = true } }, tls },
+      { { sentinel = { tls = true } }, {} },
+      { { tls = tls, sentinel = { tls = false } }, nil },
+      { { tls = tls, sentinel = { tls = { ca = "y" } } }, { ca = "y" } },
+    } do
+      assert.same(row[2], reached(row[1]).tls, i)
+    end
+  end)
+
+  it("has a login of its own, and a third of the time", function()
+    local its = reached { username = "no", password = "no", name = "it",
+      sentinel = { username = "u", password = "p" } }
+    assert.same({ { "AUTH", "u", "p" }, { "CLIENT", "SETNAME", "it" } },
+      its.handshake)
+    assert.same({ "s", 1, 1000, 1000 },
+      { its.host, its.port, its.timeout, its.silent })
+    assert.is_nil(its.pool)
+  end)
+
+  it("is not kept in a pool", function()
+    assert.same({ name = "p:sentinel", idle = 5, size = 0 },
+      reached({ pool = { name = "p", idle = 5, size = 30 } }).pool)
+  end)
+end)
+
+describe("the list of Sentinels", function()
+  it("has 32 at most, those of the URL first", function()
+    local others = {}
+    for i = 1, 50 do others[i] = "o:" .. i end
+    world = { ["s:1"] = { place = "a:1", epoch = 1, others = others } }
+    local self = new("s:2", "s:1")
+    located(self)
+    assert.equal(32, #self.list)
+    assert.same({ "s:1", "s:2", "o:1", "o:30" }, {
+      self.list[1].host .. ":" .. self.list[1].port,
+      self.list[2].host .. ":" .. self.list[2].port,
+      self.list[3].host .. ":" .. self.list[3].port,
+      self.list[32].host .. ":" .. self.list[32].port,
+    })
+  end)
+
+  it("forgets those that are not named any more", function()
+    local says = { place = "a:1", epoch = 1, others = { "s:2", "s:3" } }
+    world = { ["s:1"] = says }
+    local self = new "s:1"
+    located(self)
+    assert.equal(3, #self.list)
+    says.others = { "s:3" }
+    located(self)
+    assert.equal(2, #self.list)
+    assert.equal(3, self.list[2].port)
+  end)
+end)

@@ -3,7 +3,7 @@
 
 local subscriber = require "rlock.redis.subscriber"
 
-local sent, told, message, its, clock, go_on
+local sent, told, message, its, clock, go_on, lose
 
 local connection = {
   listen = function(_, verb, name) sent[#sent + 1] = verb .. " " .. name end,
@@ -12,6 +12,7 @@ local connection = {
 
 local host = {
   now = function() return clock end,
+  sleep = function(seconds) return coroutine.yield(seconds) end,
   random_number = function() return 0 end,
   log = function() end,
   event = function()
@@ -28,10 +29,11 @@ local host = {
 
 local node = {
   host = host, where = "a server",
-  open = function(_, _, hear)
-    message = hear
+  open = function(_, lost, hear)
+    message, lose = hear, lost
     return connection
   end,
+  report = function() end,
 }
 
 -- What the server says: "subscribe", ...
@@ -163,5 +165,93 @@ describe("a subscriber", function()
     say("subscribe", "ssubscribe", "sunsubscribe")
     its:remove(channel)
     assert.same({ "unsubscribe c" }, sent)
+  end)
+end)
+
+describe("a subscriber of locks that are handed over", function()
+  local naming = require "rlock.naming"
+  local channel
+
+  -- What is sent, with short names of the channels.
+  local function spoken()
+    local names = { [naming.inbox("c", "id")] = "inbox",
+      [naming.waiters "c"] = "waiters" }
+    local list = {}
+    for i, text in ipairs(sent) do
+      local verb, name = text:match "^(%S+) ?(.*)$"
+      list[i] = verb .. " " .. (names[name] or name)
+    end
+    sent = {}
+    return table.concat(list, ", ")
+  end
+
+  -- Lets it notice the loss, and wait.
+  local function reconnect()
+    go_on()
+    go_on()
+  end
+
+  before_each(function()
+    sent, told, clock = {}, {}, 0
+    its = subscriber.new(node, "publish", function(event, its_channel, ...)
+      told[#told + 1] = table.concat({ event, its_channel.name, ... }, " ")
+    end)
+    channel = { name = "c", inbox = "id" }
+    its:add(channel)
+  end)
+
+  it("joins the waiters last, and leaves them first", function()
+    assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
+    say "subscribe"
+    assert.is_true(channel.is_live)
+    its:remove(channel)
+    assert.equal("unsubscribe waiters, unsubscribe c, unsubscribe inbox",
+      spoken())
+  end)
+
+  it("hears what its inbox says, until the channel is removed", function()
+    say "subscribe"
+    message("message", naming.inbox("c", "id"), "owner")
+    assert.same({ "live c", "granted c owner" }, told)
+    its:remove(channel)
+    message("message", naming.inbox("c", "id"), "owner")
+    assert.same({ "live c", "granted c owner" }, told)
+  end)
+
+  it("does without what the user may not do: requests first", function()
+    its:add { name = "requests", notify = print }
+    spoken()
+    lose "NOPERM this user has no permissions"
+    assert.is_false(channel.is_live)
+    reconnect()
+    assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
+    lose "NOPERM this user has no permissions"
+    reconnect()
+    assert.equal("subscribe c", spoken())
+    its:remove(channel)
+    assert.equal("unsubscribe c", spoken())
+  end)
+
+  it("drops what has become idle before it connects again", function()
+    local other = { name = "other" }
+    its:add(other)
+    clock = 10
+    spoken()
+    lose "closed"
+    go_on()
+    other.idle_since, clock = 10, 12
+    go_on()
+    assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
+    assert.same({ "dropped other" }, told)
+  end)
+
+  it("goes on with all of them after any other loss", function()
+    its:add { name = "requests", notify = print }
+    spoken()
+    lose "closed"
+    reconnect()
+    local text = spoken()
+    assert.matches("subscribe inbox, subscribe c, subscribe waiters", text)
+    assert.matches("subscribe requests", text)
   end)
 end)

@@ -66,7 +66,7 @@ describe("a message from ZooKeeper", function()
       ["00000001 0000001f" .. mine] = false,
       ["00000002 0000001f" .. mine .. "00000008" .. anyone] = true,
       ["00000002 0000001f" .. mine] = true,             -- cut off
-      ["00000000"] = false, [""] = true,
+      ["00000000"] = false, [""] = true, ["7fffffff"] = true,
     } do
       assert.equal(is_open, codec.reader(bytes(list)):is_open(), list)
     end

@@ -331,18 +331,32 @@ describe("a latch on ZooKeeper", function()
     end
   end)
 
+  -- Runs fn() as a task that loses its connection. The client connects again
+  -- after `meanwhile`.
+  local function interrupted(fn, meanwhile)
+    local link = client.session.server.connection
+    local connect = link.connect
+    function link.connect()
+      if link.is_ready then return true end
+      rlock.sleep(0.01)
+      return nil, "connect", "the spec does not let it"
+    end
+    local running = task.start(fn)
+    eventually(function() return not link.is_ready end)
+    meanwhile()
+    link.connect = connect
+    return running:join(PATIENCE)
+  end
+
   it("is not set twice, if it was deleted before a retry", function()
-    local path, link = ("/%s/latch"):format(name),
-      client.session.server.connection
+    local path = ("/%s/latch"):format(name)
     local function set(op, n)
       frames.lose_reply(op)
-      function link.connect(...)
-        link.connect = nil
-        eventually(function() return (data() or ""):find("^" .. n) end)
-        assert.is_true(peer:delete(path))
-        return link.connect(...)
-      end
-      local ok, code, detail = latch:set(n)
+      local ok, code, detail = interrupted(function() return latch:set(n) end,
+        function()
+          assert.matches("^" .. n, data())
+          assert.is_true(peer:delete(path))
+        end)
       assert.same({ nil, "timeout" }, { ok, code })
       assert.matches("it may have been set and deleted since$", detail)
       assert.is_nil(data())
@@ -361,19 +375,10 @@ describe("a latch on ZooKeeper", function()
   local function repeated(lose, count, meanwhile, left)
     assert(latch:set(count))
     local other = open():latch(name)
-    local link = client.session.server.connection
-    local connect = link.connect
     lose "set"
-    function link.connect()
-      if link.is_ready then return true end
-      rlock.sleep(0.01)
-      return nil, "connect", "the spec does not let it"
-    end
-    local counting = task.start(function() return latch:count_down() end)
-    eventually(function() return not link.is_ready end)
-    meanwhile(other)
-    link.connect = connect
-    assert.same({ true, left }, { counting:join(PATIENCE) })
+    assert.same({ true, left }, {
+      interrupted(function() return latch:count_down() end,
+        function() meanwhile(other) end) })
     assert.equal(left, other:count())
   end
 

@@ -8,7 +8,9 @@ local effect = {}
 --- hold; the number of holds; the number of keys of each; the owners of the
 --- others; then for each command the number of words, and the words. It replies
 --- { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
---- error }: the commands before this index were executed.
+--- error }: the commands before this index were executed. If the server is a
+--- replica, which refuses the first command, the reply is that error, as of any
+--- other operation: nothing was changed, so the client tries the primary.
 ---@param peek_of_kind function server.peek of the kind; its name must differ
 ---  from those of the functions that it ships
 function effect.guarded(peek_of_kind)
@@ -30,9 +32,10 @@ function effect.guarded(peek_of_kind)
       local n = tonumber(args[at])
       ---@diagnostic disable-next-line: param-type-mismatch
       local reply = redis.pcall(unpack(args, at + 1, at + n))
-      if type(reply) == "table" and reply.err then
-        return { "failed", #replies + 1, reply.err }
-      end
+      local fault = type(reply) == "table" and reply.err
+      local refusal = fault and #replies == 0 and fault:match "READONLY .*"
+      if refusal then return { err = refusal } end
+      if fault then return { "failed", #replies + 1, fault } end
       replies[#replies + 1], at = reply, at + n + 1
     end
     return { "done", replies }

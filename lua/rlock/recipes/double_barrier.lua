@@ -164,31 +164,18 @@ end
 ---@class rlock.recipes.double_barrier.Exit: rlock.call
 ---@field counter rlock.double_barrier
 ---@field request any
----@field round any
 ---@field number any
 ---@field id string
 local Exit = call:class()
 
 -- Is it the member's present request? If several tasks leave, the first one
 -- ends the request, and the member may be in again.
-local function is_present(its)
-  local handle = its.counter
-  return handle.request == its.request and handle.round == its.round
-end
+local function is_present(its) return its.counter.request == its.request end
 
 -- Sends the request to leave, which also checks whether the round has ended.
--- Only checks it if the request is retried in the background.
-function Exit:ask(deadline, now)
-  if self.request then
-    return deduplication.send(self.request, "leave", deadline, now,
-      self.number, { self.id })
-  end
-  return deduplication.ask(self.counter, "look", self.record.target, deadline,
-    now, self.number)
-end
-
 function Exit:try(deadline, now)
-  local reply, code, detail = self:ask(deadline, now)
+  local reply, code, detail = deduplication.send(self.request, "leave",
+    deadline, now, self.number, { self.id })
   if not reply then return nil, nil, code, detail end
   local handle = self.counter
   local is_first = is_present(self)
@@ -198,40 +185,41 @@ function Exit:try(deadline, now)
   end
   if reply[1] == "busy" then return "busy", reply[2] end
   if is_first then
-    if self.request then deduplication.finish(self.request) end
-    handle.request, handle.round = nil, nil
+    handle.request = nil
+    if not self.request.is_retried then deduplication.finish(self.request) end
   end
   if reply[1] == "lost" then return nil, nil, "lost", LOST end
   self.left = 0                   -- as in `enter`
   return "held"
 end
 
--- Leaves in the background, after the server did not reply in time. The round
--- remains, for a later call.
-local function leave_later(its)
+-- Leaves in the background, after the call was cancelled or the server did not
+-- reply in time. `is_kept`: another call continues the wait.
+local function leave_later(its, is_kept)
   local handle = its.counter
   if not handle.member or not is_present(its) then return end
   handle.member:drop()
-  handle.member, handle.request = nil, nil
+  handle.member, handle.request = nil, is_kept and its.request or nil
+  its.request.is_retried = true
   deduplication.retry(its.request, "leave", its.number, { its.id })
 end
 
 local function leave(self, wait)
-  if not self.round then return nil, "not_held", "it has not entered" end
+  if not self.request or not self.round then
+    return nil, "not_held", "it has not entered"
+  end
   local request = self.request
   if self.member then deduplication.renumber(request) end
   local its = Exit:shared { counter = self, late = late(self, "left"),
-    request = request, id = self.id, round = self.round,
-    number = ("%d"):format(self.round) }
+    request = request, id = self.id, number = ("%d"):format(self.round) }
   local have_left, code, detail = self.session.host.guard(leave_later, its,
     its.wait, its, wait)
-  if not have_left then leave_later(its) end
+  if not have_left then leave_later(its, code ~= "cancelled") end
   return have_left, code, detail
 end
 
---- Leaves, and waits until all members have left. After "timeout" or "connect",
---- call it again to continue the wait: this member has left, or leaves in the
---- background.
+--- Leaves, and waits until all members have left. After a time-out, this member
+--- has left but others have not; call it again to continue the wait.
 ---@param options? rlock.wait_options
 ---@return true? # all have left
 ---@return rlock.code? code "timeout"; "lost": a member died before it

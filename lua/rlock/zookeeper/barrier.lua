@@ -13,13 +13,16 @@
 --- So the data of the path is a *log*. Its first line has the number of the
 --- round, the number of the last round that lost a member, and n. The numbers
 --- of a new log begin with the id of the transaction that created the path, so
---- that none is used again after the path was deleted. Every other
+--- that none is used again after the path was deleted. A line with `=` has the
+--- number of the last round that ended normally before this one. Every other
 --- line is one of our members: `+` and its node if it is in, `-` if it has left
 --- or withdrawn. Each change is a compare-and-set on the version that was read.
 --- To open a round, one transaction checks that all nodes exist, writes the log
 --- and creates `ready`.
 ---   - If a node of ours is not in the log, its member is entering.
----   - If a member that is in has no node, it has died.
+---   - If a member that is in has no node, it has died. The next log says so.
+--- A member that has left may ask later how its round has ended. So the path is
+--- persistent: the server deletes a container at any time while it is empty.
 --- Curator's members count too, but a death looks as if the member had left.
 --- The first member in Curator's order leaves last, because Curator relies on
 --- that.
@@ -60,7 +63,8 @@ end
 local function parse(data, first)
   local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
   local log = { round = tonumber(round or first or 0),
-    lost = tonumber(lost or first or 0), n = tonumber(n or 0), marks = {} }
+    lost = tonumber(lost or first or 0), n = tonumber(n or 0), marks = {},
+    good = tonumber(data:match "\n=(%d+)") }
   for mark, name in data:gmatch "\n([+-])([^\n]+)" do log.marks[name] = mark end
   return log
 end
@@ -68,6 +72,7 @@ end
 local function encode(log)
   local lines = {}
   for name, mark in pairs(log.marks) do lines[#lines + 1] = mark .. name end
+  if log.good then lines[#lines + 1] = ("=%d"):format(log.good) end
   table.sort(lines)
   return ("%d %d %d\n%s"):format(log.round, log.lost, log.n,
     table.concat(lines, "\n"))
@@ -216,11 +221,22 @@ local function note(self, deadline)
   end)
 end
 
+-- How the last round has ended: sets `lost` or `good`. A member that is still
+-- in has died.
+local function finish(view)
+  for _, mark in pairs(view.marks) do
+    if mark == "+" then view.lost = view.round end
+  end
+  if view.lost < view.round then view.good = view.round end
+end
+
 --- Opens a round with the first n members that are entering.
 ---@return true?, rlock.failure? code, string? detail
 local function open(self, view, names, n, deadline)
   local path = self.path
-  local log = { round = view.round + 1, lost = view.lost, n = n, marks = {} }
+  finish(view)
+  local log = { round = view.round + 1, lost = view.lost, good = view.good,
+    n = n, marks = {} }
   ---@type any[]
   local parts = { false }
   -- Curator's members are first, because they enter even if they are surplus.
@@ -365,7 +381,8 @@ local function set(self, deadline)
     local made, code, detail = nodes.make(self.server, deadline, parent, path,
       (self.server.connection.address or "") .. " " .. OURS)
     if made ~= nil then return { "held", 0 } end
-    if code ~= "closed" and code ~= "connect" then
+    if code ~= "closed" and code ~= "connect"
+        or self.server.host.now() >= deadline then
       return nil, code, detail, true
     end
   end
@@ -420,6 +437,7 @@ end
 ---@return string? # "free", "lost", or nil: not yet
 ---@return string? # the name of a member that seems to have died
 local function outcome(self, view)
+  if view.good == self.round then return "free" end
   if view.lost >= self.round then return "lost" end
   if view.round > self.round then return "free" end
   if view.round < self.round then return "lost" end
@@ -510,9 +528,11 @@ function run.look(self, deadline, _, wanted)
   local ok, code, detail = self.server.connection:reach(deadline)
   if not ok then return nil, code, detail end
   watch(self)
-  ---@type any, any
-  local err, its, why = nodes.ask(self.server, deadline, ops.exists, path,
-    codec.read(path, true))
+  ---@type any, any, any
+  local err, its, why = nodes.current(self.server, deadline, function()
+    return nodes.ask(self.server, deadline, ops.exists, path,
+      codec.read(path, true))
+  end)
   if not err then return nil, its, why end
   local made = err == 0 and (codec.number(its:stat().created) or 0)
   if not made or wanted ~= "0" and made ~= tonumber(wanted) then

@@ -41,7 +41,9 @@ local function get(self, deadline, path, is_watched)
     local ok
     ok, code, detail = nodes.make(server, deadline,
       path:match "^(.*)/", path, "")
-    if ok == nil and code ~= "closed" then return nil, code, detail end
+    if ok == nil and code ~= "closed" and code ~= "connect" then
+      return nil, code, detail
+    end
   end
 end
 

@@ -325,7 +325,6 @@ local function log_in(self, link, deadline)
   if ok and link.auth ~= 0 then
     detail = ("%s: the login of %s was refused"):format(link.where,
       options.username)
-    drop(self, link, detail)
     return nil, "refused", detail
   end
   return ok, code, detail
@@ -343,7 +342,6 @@ local function check_chroot(self, deadline)
   elseif err == errors.NO_NODE then
     detail = ("%s: there is no node %s; make it, or leave it out of the URL")
       :format(self.where, chroot)
-    self:leave(detail)
     return nil, "refused", detail
   end
   return nil, "connect", err and errors.says(err, chroot) or detail

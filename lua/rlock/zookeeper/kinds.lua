@@ -8,6 +8,7 @@
 ---                  permits belong to the session that took them
 ---   tells_queue    whether `peek` tells who waits
 ---   data           of an owner's node, a function; default: see backend.lua
+---   lasts          whether its path is persistent, because of the data there
 
 local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"
@@ -97,6 +98,7 @@ all.latch = kind { name = "latch", class = "latch", wakes = wakes_all,
 
 -- The members of a double barrier do not wait for each other in a queue.
 all.barrier = kind { name = "barrier", class = "barrier", wakes = wakes_all,
+  lasts = true,
   queue = { mark = "member-", blocks = { ["member-"] = false } },
   needs = {
     enter = { held = "n", busy = "nn", lost = "", refused = "s" },

@@ -36,7 +36,9 @@ local function path_of(self) return self.path .. "/latch" end
 ---@return rlock.failure? code, string? detail
 local function read(self, deadline, is_watched)
   local path = path_of(self)
-  local data, version, made = nodes.get_own(self, deadline, path, is_watched)
+  local data, version, made = nodes.current(self.server, deadline, function()
+    return nodes.get_own(self, deadline, path, is_watched)
+  end)
   if not data then return data, version, made end
   local count, set, at = data:match "^(%d+) (%d+)\n()"
   if not count or #count > DIGITS or #set > DIGITS then

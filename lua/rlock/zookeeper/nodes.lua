@@ -64,6 +64,27 @@ function nodes.get(server, deadline, path, is_watched)
   end
 end
 
+--- Reads after a sync on the same connection, so that it sees what other
+--- clients have done: a server may lag behind the others.
+---@param server table
+---@param deadline number
+---@param read function returns nil, code, detail, or anything else
+---@return any ... # what it returns
+function nodes.current(server, deadline, read)
+  local connection = server.connection
+  while true do
+    local ok, code, detail = connection:reach(deadline)
+    if not ok then return nil, code, detail end
+    local link = connection.link
+    connection:sync(true)
+    local result
+    result, code, detail = read()
+    if result == nil or connection.link == link then
+      return result, code, detail
+    end
+  end
+end
+
 --- Lists the children of a node, none if there is no such node.
 ---@return any # their names
 ---@return rlock.failure? code, string? detail
@@ -134,15 +155,18 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
 ---@param deadline number by host.now()
 ---@param path string
 ---@param lock string the path of the lock: `path`, or above it
+---@param lasts? boolean whether `lock` is persistent instead
 ---@return true?, rlock.failure? code, string? detail
-function nodes.make_containers(server, deadline, path, lock)
+function nodes.make_containers(server, deadline, path, lock, lasts)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
-  local made = chroot
+  local made, flags = chroot, codec.flags
   for part in path:sub(#chroot + 1):gmatch "/[^/]+" do
     made = made .. part
-    calls[#calls + 1] = connection:post(ops.create_container,
-      codec.create(made, "", codec.flags.container,
-        #made >= #lock and server.access or nil))
+    local is_kept = lasts and made == lock
+    calls[#calls + 1] = connection:post(is_kept and ops.create2
+      or ops.create_container, codec.create(made, "",
+      is_kept and flags.persistent or flags.container,
+      #made >= #lock and server.access or nil))
     calls[#calls].path = made
   end
   if not calls[1] then return true end
@@ -191,6 +215,7 @@ function nodes.get_own(target, deadline, path, is_watched)
     ---@cast acl -nil
     local err, code, detail = acl:wait(deadline)
     if not err then return nil, code, detail end
+    if err == errors.NO_NODE then return false end
     code, detail = nodes.refusal(acl, each, each == path)
     if code then return nil, code, detail end
   end
@@ -199,6 +224,26 @@ function nodes.get_own(target, deadline, path, is_watched)
 end
 
 --- Makes a persistent node.
+---@return integer? # the server's error; NO_NODE: it has deleted the parent,
+---  because that was empty
+---@return any code, string? detail
+local function make_once(server, deadline, parent, path, value)
+  local ok, code, detail = server.connection:reach(deadline)
+  if ok then
+    ok, code, detail = nodes.make_containers(server, deadline, parent, parent)
+  end
+  if not ok then return nil, code, detail end
+  local acl = nodes.ask_access(server, parent)
+  local err = 0
+  if acl then err, code, detail = acl:wait(deadline) end
+  if not err or err == errors.NO_NODE then return err, code, detail end
+  code, detail = nodes.refusal(acl, parent)
+  if code then return nil, code, detail end
+  return server.connection:post(ops.create2, codec.create(path, value,
+    codec.flags.persistent, server.access)):wait(deadline)
+end
+
+--- As `make_once`, but until the parent stays, or the deadline.
 ---@param server table
 ---@param deadline number
 ---@param parent string of a counter, made as a container
@@ -208,20 +253,11 @@ end
 ---@return rlock.failure? code
 ---@return string? detail # after "closed" it may have been made
 function nodes.make(server, deadline, parent, path, value)
-  local ok, code, detail = server.connection:reach(deadline)
-  if ok then
-    ok, code, detail = nodes.make_containers(server, deadline, parent, parent)
-  end
-  if not ok then return nil, code, detail end
-  local acl = nodes.ask_access(server, parent)
-  local err = 0
-  if acl then err, code, detail = acl:wait(deadline) end
-  if not err then return nil, code, detail end
-  code, detail = nodes.refusal(acl, parent)
-  if code then return nil, code, detail end
-  err, code, detail = server.connection:post(ops.create2, codec.create(path,
-    value, codec.flags.persistent, server.access)):wait(deadline)
-  if not err then return nil, code, detail end
+  local err, code, detail
+  repeat
+    err, code, detail = make_once(server, deadline, parent, path, value)
+    if not err then return nil, code, detail end
+  until err ~= errors.NO_NODE or server.host.now() >= deadline
   if err == 0 or err == errors.NODE_EXISTS then return err == 0 end
   if errors.of(err).ends then return nil, "closed", UNKNOWN end
   return nil, "zookeeper", errors.says(err, path)

@@ -54,6 +54,7 @@ end
 
 ---@param server table the back end: host, connection, data(owner)
 ---@param fields table parent, lock, mark, blocks; `data`, or `owner` for it;
+---  lasts: whether `lock` is persistent;
 ---  on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
@@ -179,7 +180,7 @@ local function look(self, deadline)
     return err --[[@as any]], its, detail
   elseif made and made.err == errors.NO_NODE or err == errors.NO_NODE then
     local ok, code, why = nodes.make_containers(self.server,
-      deadline, self.parent, self.lock)
+      deadline, self.parent, self.lock, self.lasts)
     if not ok then return nil, code, why end
     return false
   elseif made and made.err ~= 0 then

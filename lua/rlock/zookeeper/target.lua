@@ -98,7 +98,7 @@ function target:new_place(folder, queue, owner, channel)
   local server, data = self.server, self.policy.data
   return place.new(server, { lock = self.path, parent = self.path .. folder,
     mark = queue.mark, blocks = queue.blocks, owner = owner,
-    data = data and data(owner),
+    data = data and data(owner), lasts = self.policy.lasts,
     on_wake = function() server.channels:message(channel) end })
 end
 

@@ -59,8 +59,8 @@ $RLOCK_SENTINEL_PASSWORD.
 Exit status: that of the program or command. From rlockctl itself:
   0         done; status: it is held; break: it is broken; wait: it is free;
             revoke: a holder is asked
-  1         error; break: not broken; revoke: no holder can be asked; check and
-            simulate: a fault; local status: no server; doctor: warnings;
+  1         error; break: not broken; revoke: no holder can be asked; check: a
+            fault; simulate: a bug; local status: no server; doctor: warnings;
             deadlocks: there is one
   2         doctor: faults
   3         status, revoke and break: it is free; check and simulate:

@@ -8,27 +8,35 @@ rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
 Runs the program as several processes on a virtual clock and injects faults. The
 processes crash and restart, pause for longer than a lease, and lose requests
-and replies. The seed determines the whole run. The command tries one seed after
-another until a run exposes a bug: an uncaught error, a wait that never ends, a
-lock that is never released, or an invariant that fails. Then it prints the
+and replies. The seed determines the whole run. The first run, of seed 0, has no
+faults: it measures the program. Then the command tries one seed after another
+until a run exposes a bug: an uncaught error, a wait that never ends, a lock or
+permit that is never released, or an invariant that is violated. It prints the
 steps that lead to the bug, and the command that repeats the run.
 
-The servers are simulated, too, whatever hosts the program names: one Redis,
-unless the scheme of its URL or an option selects Sentinel, Redis Cluster or
-ZooKeeper.
+The servers are simulated, too, whatever hosts the program names: one Redis for
+each address, unless the scheme of the URL or an option selects Sentinel, Redis
+Cluster or ZooKeeper.
 
 `require "rlock.simulate"` has shared(name), a table that all processes share
 and that survives their crashes; always(fn), an invariant to check after each
 step; finally(fn), an invariant to check at the end of a run; and redis(...),
-with which an invariant reads the server's data. Time, random numbers and the
+with which an invariant reads the data of the first server. An invariant is
+violated if fn raises an error or returns false. Time, random numbers and the
 order of pairs depend only on the seed. What cannot be simulated, such as
 io.popen or a socket, raises an error.
 
 An error code of rlock may end a process: after a long pause,
 assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
+Without faults, only busy, timeout and quorum may end some processes, because
+another one was first.
+
+A process that ends without releasing a permit of a semaphore has a bug, too,
+unless the program uses the semaphore for signals, so that a process releases
+what it has not acquired, or for tickets, which nobody releases.
 
   --processes N   the number of processes; default 3
-  --runs N        the maximum number of runs
+  --runs N        the maximum number of runs after the first one
   --for DUR       the maximum processor time; default 10s, unless --runs is
                   given
   --span DUR      the virtual time after which a program that loops is stopped;
@@ -51,14 +59,15 @@ assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
                     restart  Redis restarts without its data
                     evict    Redis evicts a key
                     clock    the clock of Redis jumps
-  --strict        an error code of rlock that ends a process is a bug, too
+  --strict        an error code of rlock that ends a process is always a bug
   --log           show what the program prints in the run that exposes the bug
-  --json          print one object
+  --json          print one object, also for an error
 
-Write -- before arguments of the program that begin with -.
+Write -- before arguments of the program that begin with -. SIGINT ends the
+search, and prints its result.
 
 Exit status: 0 no bug found, 1 a bug found, 3 the program uses a command that
-the simulated Redis lacks.
+the simulated Redis lacks, 130 interrupted, 206 usage.
 ]]
 
 simulate.options = {
@@ -165,8 +174,14 @@ local function options_of(chosen)
     groups = groups_of(chosen.faults), strict = chosen.strict,
     servers = servers_of(chosen), data = data_of(chosen.data),
     replicas = number(chosen, "replicas", nil, 1),
-    is_over = stopper(chosen),
+    is_over = stopper(chosen), stop = {},
   }
+end
+
+-- The address that rlock.open has by default. Its login has no effect.
+local function default_url()
+  local url = require "rlock".default_url or os.getenv "RLOCK_URL"
+  return url and url ~= "" and url:gsub("://%S*@", "://") or nil
 end
 
 local function program_of(operands)
@@ -177,23 +192,34 @@ local function program_of(operands)
   return {
     path = path, chunks = {}, version = require("rlock.host.uv").version,
     arg = table.move(operands, 2, #operands, 1, { [0] = path }),
+    url = default_url(),
   }
 end
 
--- The command that repeats a seed; nil without one.
-local function command_of(chosen, operands, seed)
+-- The command that repeats a seed; nil without one. It has all options that
+-- change a run, and the address of the environment.
+local function command_of(chosen, operands, seed, url)
   if not seed then return nil end
   local quoted = require("rlockctl.doctor.common").quoted
   local words = { ("rlockctl simulate --seed %d"):format(seed) }
-  for _, name in ipairs { "processes", "span", "faults", "replicas", "data" } do
-    if chosen[name] then
-      words[#words + 1] = ("--%s %s"):format(name, quoted(chosen[name]))
+  local has_dash = false
+  local function add(name, value)
+    if value then
+      words[#words + 1] = ("--%s %s"):format(name, quoted(value))
     end
+  end
+  for _, name in ipairs { "processes", "span", "faults", "replicas", "data" } do
+    add(name, chosen[name])
   end
   for _, name in ipairs { "cluster", "sentinel", "zookeeper", "strict" } do
     if chosen[name] then words[#words + 1] = "--" .. name end
   end
-  if table.concat(operands, " "):find " %-" then words[#words + 1] = "--" end
+  add("url", url)
+  for _, path in ipairs(chosen.lua_path or {}) do add("lua-path", path) end
+  for _, operand in ipairs(operands) do
+    has_dash = has_dash or operand:find "^%-" ~= nil
+  end
+  if has_dash then words[#words + 1] = "--" end
   for _, operand in ipairs(operands) do
     words[#words + 1] = quoted(operand)
   end
@@ -202,34 +228,58 @@ end
 
 -- the command -----------------------------------------------------------------
 
-local function print_json(result, command)
-  local fault, shown = result.run and result.run.fault, result.shown or {}
+local function print_json(result, command, problem)
+  local bug, shown = result.run and result.run.bug, result.shown or {}
   print(require "rlockctl.cli.json" {
-    runs = result.runs, codes = result.codes, seed = result.seed,
-    fault = shown.fault or fault, steps = shown.steps, log = shown.log,
-    reproducible = result.is_reproducible, cause = result.cause,
-    command = command,
+    runs = result.runs, without_faults = result.calm, codes = result.codes,
+    seed = result.seed, bug = shown.bug or bug, steps = shown.steps,
+    log = shown.log, reproducible = result.is_reproducible,
+    cause = result.cause, command = command, error = problem,
+    interrupted = result.is_stopped or nil,
   })
+end
+
+-- A signal ends the search at once, even in a loop of the program that never
+-- waits.
+local function take_signals(stop, program)
+  local cut
+  require("rlock.host.uv").on_interrupt(function(signal)
+    local universe = stop.universe
+    if not stop.status then
+      stop.status, cut = 128 + signal, universe
+      if universe then universe.is_over = true end
+    end
+    local info = debug.getinfo(2, "S") --[[@as table]]
+    local path = info.source:match "^@(.*)"
+    if universe == cut and program.chunks[path or ""] then
+      error("interrupted", 0)
+    end
+  end)
 end
 
 function simulate.run(cli, operands, chosen)
   local ok, options, program = pcall(function()
     return options_of(chosen), program_of(operands)
   end)
-  if not ok then return cli.fault("usage", "simulate: " .. options) end
-  local result = require("rlockctl.simulate.search").run(program, options)
-  if result.lack then
-    cli.complain("simulate: the simulated Redis has no " .. result.lack)
-    return INCOMPLETE
+  if not ok then
+    if chosen.json then print_json({}, nil, options) end
+    return cli.fault("usage", "simulate: " .. options)
   end
-  local command = command_of(chosen, operands, result.seed)
+  take_signals(options.stop, program)
+  local result = require("rlockctl.simulate.search").run(program, options)
+  local lack = result.lack and "the simulated Redis has no " .. result.lack
+  local command = command_of(chosen, operands, result.seed, program.url)
   if chosen.json then
-    print_json(result, command)
-  else
+    print_json(result, command, lack or nil)
+  elseif not lack then
     require("rlockctl.simulate.report").print(result, program.path, command,
       chosen.prints)
   end
-  return result.run and 1 or 0
+  if lack then
+    cli.complain("simulate: " .. lack)
+    return INCOMPLETE
+  end
+  return options.stop.status or result.run and 1 or 0
 end
 
 return simulate

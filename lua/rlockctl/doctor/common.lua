@@ -87,8 +87,8 @@ end
 ---@param word string
 ---@return string
 function common.quoted(word)
-  return word:find("[^%w_.:/@%%+-]") and "'" .. word:gsub("'", "'\\''") .. "'"
-    or word
+  if word ~= "" and not word:find "[^%w_.:/@%%+-]" then return word end
+  return "'" .. word:gsub("'", "'\\''") .. "'"
 end
 
 --- The reply to a command that was refused, as text.

@@ -18,9 +18,10 @@ local sim = {}
 
 local EPOCH = 1700000000  -- the wall clock at time 0
 local GRACE = 5           -- seconds that unwinding tasks get to clean up
--- So many readings of the clock take no time, if none passes between them; each
--- further one takes so many seconds.
-local READINGS, READING = 10000, 1e-4
+-- So many readings of the clock take no time, if none passes between them. The
+-- next one takes so many seconds. Each further one takes longer by this factor,
+-- up to a second: a loop of an hour ends soon, too.
+local READINGS, READING, GROWTH, LONGEST = 10000, 1e-4, 1.0001, 1
 -- 10 000 steps of tasks, with four values each, take so many seconds.
 local STEPS, BURST = 4 * 10000, 0.01
 
@@ -501,16 +502,16 @@ local function add_clock(host, universe, offset)
   for name, value in pairs(Event) do Own[name] = value end
   Own.__index = Own
   local reading, since, speed = offset, universe.now, host.speed
-  ---@type number, integer
-  local before, readings = -1, 0
+  ---@type number, integer, number
+  local before, readings, pace = -1, 0, READING
   function host.now()
     local now = universe.now
     if now ~= before then
-      before, readings = now, 0
+      before, readings, pace = now, 0, READING
     elseif readings < READINGS then
       readings = readings + 1
     else
-      now = now + READING
+      now, pace = now + pace, math.min(pace * GROWTH, LONGEST)
       universe.now, before = now, now
     end
     return reading + (now - since) * speed

@@ -7,9 +7,11 @@ local sandbox = require "rlock.script.sandbox"
 local sim = require "rlockctl.model.host"
 local unwind = require "rlock.host.uv.unwind"
 
+local new_assert = require "rlock.host.uv".new_assert
+
 local environment = {}
 
--- The error codes of rlock, which programs pass to `assert`.
+-- The error codes of rlock that may end a process. A "usage" is a bug.
 local CODES = {}
 for code in ([[busy timeout deadlock lost not_held refused closed connect redis
   zookeeper quorum replicas failed cancelled]]):gmatch "%S+" do
@@ -242,17 +244,13 @@ end
 
 -- the environment -------------------------------------------------------------
 
--- Keeps the detail of a failed assert, as rlockctl does.
-local function add_assert(env, process)
-  function env.assert(...)
-    local value, code, detail = ...
-    if value then return ... end
-    if CODES[code] and type(detail) == "string" then
-      process.detail = detail
-      error(code, 0)
-    end
-    return assert(...)
-  end
+-- Lua's other functions of `debug` reach the simulation, or modules that all
+-- processes share.
+local function safe_debug()
+  local safe = {}
+  for name in next, debug do safe[name] = refusing("debug." .. name) end
+  safe.traceback, safe.getinfo = debug.traceback, debug.getinfo
+  return safe
 end
 
 --- Makes the globals of a process.
@@ -260,10 +258,11 @@ end
 ---@return table
 function environment.new(process)
   local env = copy(_G)
-  for _, name in ipairs { "os", "io", "math", "table", "coroutine", "utf8",
-      "debug" } do
+  for _, name in ipairs { "os", "io", "math", "table", "coroutine", "utf8" }
+  do
     env[name] = copy(_G[name])
   end
+  env.debug, env.assert = safe_debug(), new_assert(process.raised)
   env._G, env.arg = env, process.run.program.arg
   environment.add_time(env, process)
   environment.add_random(env, process)
@@ -271,7 +270,6 @@ function environment.new(process)
   add_pcall(env, process)
   add_files(env, process)
   add_modules(env, process)
-  add_assert(env, process)
   -- A policy's server functions may use these.
   for _, name in ipairs { "math", "pairs", "next", "tostring", "pcall",
     "xpcall", "load", "assert" } do

@@ -17,6 +17,10 @@ for _, kind in ipairs(kinds) do
   end
 end
 
+--- The host name of a client's server. The clients of a cluster, of Sentinels
+--- or of ZooKeeper have no such name, but all have the same servers.
+function holders.server_of(session) return session.options.host or "" end
+
 -- Is the hold of an entry certainly valid? A release first removes the hold
 -- from the grant. Another lock may reuse the table of a grant.
 local function is_certain(entry)
@@ -28,7 +32,7 @@ end
 
 local function report(run, a, b)
   run:found("rlock", ("processes %s and %s hold %s at the same time: this is a "
-    .. "fault of rlock, not of the program; please report it"):format(
+    .. "bug of rlock, not of the program; please report it"):format(
     a.host.label, b.host.label, a.grant:show()), { process = b.host.label })
 end
 
@@ -46,12 +50,16 @@ local function add(run, list, entry)
   list[#list + 1] = entry
 end
 
--- The key of a lock. Both sides of a read/write lock have the same one. All
--- clients of a run have the same servers, so a name is enough.
-local function key_of(record)
+--- The key of a lock or a counter in the tables of a run. Both sides of a
+--- read/write lock have the same one.
+function holders.key_of(lock)
+  local record = lock.record
   local stem = record.policy.name:gsub("^fenced_", ""):match "^[^.]*"
-  return ("%s %s"):format(stem, record.name)
+  return ("%s %s %s"):format(holders.server_of(lock.session), stem,
+    record.name)
 end
+
+local key_of = holders.key_of
 
 -- Called when the watchdog learns of a grant, at its first hold.
 local function granted(grant)
@@ -59,7 +67,7 @@ local function granted(grant)
   local process = session.host.process
   if not process or not grant.holds then return end
   local run, sort = process.run, SORTS[record.policy.name]
-  local key = key_of(record)
+  local key = key_of(grant.lock)
   run.granted_at[key] = run.universe.now
   if not sort or run.broken or grant.owner.is_named
       or run.taken[record.name] then
@@ -72,7 +80,7 @@ end
 
 --- When a lock was last granted, or -1.
 function holders.granted_at(run, lock)
-  return run.granted_at[key_of(lock.record)] or -1
+  return run.granted_at[key_of(lock)] or -1
 end
 
 local function seeing_grants(keep)

@@ -14,20 +14,18 @@ function invariants.new(run)
     invariants)
 end
 
--- The place of a call in the program.
-local function place()
-  local info = debug.getinfo(3, "Sl")
-  return info and info.source .. ":" .. info.currentline or "?"
-end
-
 -- Adds an invariant. Each life of each process makes it again, which replaces
--- it: the place tells it apart, and how often this life has called from there.
-local function add(list, own, at, fn)
-  local counts = own.invariants or {}
+-- it: the place of the call tells it apart, and how often this life has called
+-- from there.
+local function add(list, own, fn)
+  local counts, info = own.invariants or {}, debug.getinfo(3, "Sl")
+  local at = info and info.source .. ":" .. info.currentline or "?"
   own.invariants = counts
   local key = ("%s %s"):format(list.is_single, at)
   counts[key] = (counts[key] or 0) + 1
-  local entry = { process = own, fn = fn, place = at, count = counts[key] }
+  local entry = { process = own, fn = fn, place = at, count = counts[key],
+    line = info and ("%s:%d"):format(info.short_src:match "[^/]*$",
+      info.currentline) }
   for i, other in ipairs(list) do
     if other.place == at and other.count == entry.count and (list.is_single
         or other.process.number == own.number) then
@@ -49,33 +47,43 @@ function invariants:module_for(own)
   end
   function module.always(fn)
     check_function(fn, "fn of rlock.simulate.always", 2)
-    add(self.always, own, place(), fn)
+    add(self.always, own, fn)
     self.run:watch_invariants()
   end
   function module.finally(fn)
     check_function(fn, "fn of rlock.simulate.finally", 2)
-    add(self.finally, own, place(), fn)
+    add(self.finally, own, fn)
   end
   function module.redis(...) return self.run:read(...) end
   return module
 end
 
+-- Why an invariant is violated, or nil. It is not, yet, if it reads the data of
+-- servers that do not exist.
+local function problem_of(run, entry)
+  run.reads_early = nil
+  local ok, holds, why = pcall(entry.fn)
+  if not ok then return not run.reads_early and tostring(holds) or nil end
+  if holds ~= false then return nil end
+  return why ~= nil and tostring(why) or "the invariant returned false"
+end
+
 -- The message and the entry of the first invariant that is violated.
-local function check(list)
+local function check(run, list)
   for _, entry in ipairs(list) do
     if list.is_single or not entry.process.host.is_dead then
-      local ok, message = pcall(entry.fn)
-      if not ok then return tostring(message), entry end
+      local problem = problem_of(run, entry)
+      if problem then return problem, entry end
     end
   end
 end
 
 --- Checks the invariants of `always`.
 ---@return string? # the message of the one that is violated
----@return table? # the entry, with its `process` and `place`
-function invariants:check() return check(self.always) end
+---@return table? # the entry, with its `process` and `line`
+function invariants:check() return check(self.run, self.always) end
 
 --- Checks the invariants of `finally`.
-function invariants:check_end() return check(self.finally) end
+function invariants:check_end() return check(self.run, self.finally) end
 
 return invariants

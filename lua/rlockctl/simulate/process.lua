@@ -11,6 +11,7 @@ local process = {}
 process.__index = process
 
 local SPREAD = 0.01                     -- seconds within which processes start
+local STEPS = 20000000                  -- VM instructions between two looks
 
 local entry_point                       -- loaded when a program first runs
 
@@ -30,6 +31,61 @@ end
 --- Makes a host refuse what cannot be simulated.
 function process.adapt(host)
   host.start_local, host.exec = start_local, refuse_exec
+end
+
+local ROOT = debug.getinfo(1, "S") --[[@as table]]
+  .source:match "^(.*)rlockctl/simulate/process%.lua$"
+
+-- Is this function Lua's or rlock's?
+local function is_ours(info)
+  local source = info.source
+  return source == "=[C]" or source:sub(1, #ROOT) == ROOT
+    and (source:find("^rlock/", #ROOT + 1)
+      or source:find("^rlockctl/", #ROOT + 1)) ~= nil
+end
+
+-- Raises an error in the hook that calls this, at the line of the program.
+local function end_loop(message)
+  local level = 4
+  local info = debug.getinfo(level, "S")
+  while info and is_ours(info) do
+    level = level + 1
+    info = debug.getinfo(level, "S")
+  end
+  error(message, level)
+end
+
+--- Ends loops that never wait: nothing else could. A loop that reads the clock
+--- may last for the span.
+---@param universe table
+---@param span number seconds
+---@param follow? function of a coroutine, and what a hook gets: called for each
+---  line and each return until it returns false
+function process.end_loops(universe, span, follow)
+  local resumes, seen, since, before = 0, nil, 0, nil
+  function universe.on_resumed() resumes, since = resumes + 1, universe.now end
+  local function look()
+    local now = universe.now
+    if resumes ~= seen then
+      seen = resumes
+    elseif now == before then
+      end_loop "a loop neither waits nor reads the clock"
+    elseif now - since > span then
+      universe.now = since + span       -- the same in each run of a seed
+      end_loop(("a loop has not waited for %g s of virtual time"):format(span))
+    end
+    before = now
+  end
+  local function watch(co, fn)
+    debug.sethook(co, function(event, line)
+      if event == "count" then
+        look()
+      elseif not fn(co, event, line) then
+        watch(co)
+      end
+    end, fn and "lr" or "", STEPS)
+  end
+  function universe.hook(co) watch(co, follow) end
 end
 
 local function make_host(self)
@@ -54,6 +110,7 @@ local function add_rlock(self)
   entry_point = entry_point or require "rlock.host.uv.entry_point"
   local rlock, close_all = entry_point(self.host)
   local open = rlock.open
+  rlock.default_url = self.run.program.url
   function rlock.open(options)
     local client, code, detail = open(servers.options(self.run, self.host,
       options, rlock.default_url))
@@ -68,10 +125,11 @@ end
 ---@param number integer of the process, from 1
 ---@param life integer 1, plus the number of its restarts
 ---@return table # `host`; `clients`; `is_closed`, once it has ended; `ending`,
----  how it ends: "done", "exit", "code" or "error"
+---  how it ends: "done", "exit", "code" or "error"; `ended_at`; `raised`, the
+---  `code` and `detail` of its last failed assert
 function process.start(run, number, life)
   local self = setmetatable({ run = run, number = number, life = life,
-    clients = {}, open = {}, began = 0 }, process)
+    clients = {}, open = {}, began = 0, raised = {} }, process)
   local delay = make_host(self)
   local host = self.host
   self.began = host.now()
@@ -87,10 +145,15 @@ end
 
 -- the end ---------------------------------------------------------------------
 
+-- Records how it ends.
+local function ends(self, how)
+  self.ending, self.ended_at = how, self.host.universe.now
+end
+
 --- Called when all tasks have ended, see host.start: closes the clients.
 function process:finish(is_done, _, message)
   if is_done then
-    self.ending = "done"
+    ends(self, "done")
     self.run:ending(self)
   elseif message then
     self:failed(message)
@@ -107,14 +170,23 @@ end
 function process:failed(message)
   if self.ending then return end
   local code = environment.code_of(message)
-  self.ending, self.message = code and "code" or "error", message
+  ends(self, code and "code" or "error")
   self.run:uncaught(self, code, message)
+end
+
+--- Adds the detail of a failed assert to a text that ends with its code, as
+--- rlockctl does.
+function process:explained(text)
+  local code, detail = self.raised.code, self.raised.detail
+  local ending = code and ": " .. code
+  if not ending or (": " .. text):sub(-#ending) ~= ending then return text end
+  return text .. ": " .. detail
 end
 
 --- Called by os.exit.
 function process:exit(status)
   if not self.ending then
-    self.ending = "exit"
+    ends(self, "exit")
     self.run:ending(self)
   end
   self.host.exit(status)

@@ -10,6 +10,7 @@ local order = require "rlockctl.simulate.order"
 local patch = require "rlockctl.simulate.patch"
 local plans = require "rlockctl.simulate.plan"
 local process = require "rlockctl.simulate.process"
+local semaphores = require "rlockctl.simulate.semaphores"
 local servers = require "rlockctl.simulate.servers"
 local sim = require "rlockctl.model.host"
 local steps = require "rlockctl.simulate.steps"
@@ -25,23 +26,28 @@ local PATIENCE = 15                     -- seconds that a wait may last, in
                                         -- addition to two leases
 local LONGEST = 3                       -- times that: then a run always ends
 local LEASE = 30                        -- seconds; the watchdog's default
-local STEPS = 20000000                  -- VM instructions of an endless loop
+local LOOP = 86400                      -- seconds that a loop may last that
+                                        -- reads the clock and does not wait
+
+-- The codes of those that lose a race: they may end some of the processes, even
+-- without faults.
+local LOSES = { busy = true, timeout = true, quorum = true }
 
 --- Reads the server's data, for an invariant.
 function run:read(...) return servers.read(self, ...) end
 
 -- bugs of the program ---------------------------------------------------------
 
---- Ends the run because of a bug, which becomes its `fault`.
+--- Ends the run because of a bug, which becomes its `bug`.
 ---@param what string its sort: "error", "code", "invariant", "deadlock",
 ---  "unlock", "wait", or "rlock": a bug of rlock itself
 ---@param text string a sentence
----@param at? table `process`, `line`
+---@param at? table `process`, `line`, `time`
 function run:found(what, text, at)
-  if self.fault then return end
+  if self.bug then return end
   at = at or {}
   if self.broken then text = ("%s (earlier, %s)"):format(text, self.broken) end
-  self.fault = { what = what, text = text, time = self.universe.now,
+  self.bug = { what = what, text = text, time = at.time or self.universe.now,
     process = at.process, line = at.line }
   self.universe.is_over = true
 end
@@ -77,16 +83,68 @@ local function line_in(self, message)
   end
 end
 
+-- Is this the name of a file of the program? (A message may shorten its path.)
+local function is_file(self, name)
+  for path in next, self.program.chunks do
+    if path:match "[^/]*$" == name then return true end
+  end
+end
+
+-- Splits the first line of a message into the place at which it begins, if that
+-- is in the program, and the rest.
+local function split(self, message)
+  local first = message:match "^[^\n]*"
+  local file, line, text = first:match "^([^\n]-):(%d+): (.*)$"
+  local name = file and file:match "[^/]*$"
+  if name and is_file(self, name) then
+    return ("%s:%s"):format(name, line), text
+  end
+  -- The error names the caller of rlock, which is steps.lua in a recorded run.
+  local is_recorder = file and file:find "simulate/steps%.lua$"
+  return nil, is_recorder and text or first
+end
+
 --- Called when an uncaught error ends a process. `code` is the error code of
 --- rlock, if it has one.
 function run:uncaught(own, code, message)
-  local line, first = line_in(self, message), message:match "^[^\n]*"
-  if self.steps then steps.add(self, own, "ends: " .. first, line) end
-  if code then self.codes[code] = (self.codes[code] or 0) + 1 end
-  if code and not self.options.strict then return end
+  local line, text = split(self, message)
+  line = line or line_in(self, message)
+  if self.steps then steps.add(self, own, "ends: " .. text, line) end
+  text, own.line = own:explained(text), line
+  local is_strict, is_calm = self.options.strict, not self.plan[1]
+  if code then
+    self.codes[code] = (self.codes[code] or 0) + 1
+    own.loss = text
+    if not is_strict and (LOSES[code] or not is_calm) then return end
+    if is_calm then text = text .. ", although no fault was injected" end
+  end
   self:found(code and "code" or "error", ("process %s ends by an uncaught "
-    .. "error: %s"):format(own.host.label, first),
+    .. "error: %s"):format(own.host.label, text),
     { process = own.host.label, line = line })
+end
+
+-- Called at the end of a run. Without faults, some process must succeed.
+local function check_success(self)
+  local last = self.processes[1] --[[@as any]]
+  for _, own in ipairs(self.processes) do
+    if own.ending ~= "code" then return end
+    if own.ended_at > last.ended_at then last = own end
+  end
+  if self.plan[1] then return end
+  self:found("code", ("every process ends by an uncaught error, although no "
+    .. "fault was injected: the program never works; process %s ends by %s")
+    :format(last.host.label, last.loss),
+    { process = last.host.label, line = last.line, time = last.ended_at })
+end
+
+-- Called at the end of a run, if all processes have ended.
+local function check_semaphores(self)
+  ---@type any, any
+  local text, own = semaphores.leak(self)
+  if text then
+    self:found("unlock", text, { process = own.host.label,
+      time = own.ended_at })
+  end
 end
 
 -- Calls fn with each grant that a client holds, and with each permit that the
@@ -125,14 +183,15 @@ end
 
 local function broken(self, message, entry)
   if not message then return end
-  self:found("invariant", message, { process = entry.process.host.label,
-    line = entry.place:match "[^/]*$" })
+  local line, text = split(self, message)
+  self:found("invariant", text, { process = entry.process.host.label,
+    line = line or entry.line })
 end
 
 local function check_always(self) broken(self, self.invariants:check()) end
 local function check_end(self)
   broken(self, self.invariants:check_end())
-  if self.fault then self.fault.since = self.broken_at end
+  if self.bug then self.bug.since = self.broken_at end
 end
 
 -- Records since when the invariants of `finally` have been violated.
@@ -163,13 +222,18 @@ local function start(self, number, life)
   end
 end
 
+-- Have all processes ended?
+local function have_ended(self)
+  if self.coming > 0 then return false end
+  for _, own in ipairs(self.processes) do
+    if not own.is_closed and not own.host.is_dead then return false end
+  end
+  return true
+end
+
 --- Ends the run if all processes have ended.
 function run:ended()
-  if self.coming > 0 then return end
-  for _, own in ipairs(self.processes) do
-    if not own.is_closed and not own.host.is_dead then return end
-  end
-  self.universe.is_over = true
+  if have_ended(self) then self.universe.is_over = true end
 end
 
 -- Crashes a process, and restarts it.
@@ -197,13 +261,23 @@ end
 -- opened its first client.
 local OF_PROCESS = { kill = true, stall = true }
 
+-- Which of several servers a fault is about, for the report.
+local function place_of(self, kind, a, b)
+  if self.sort ~= "redis" or not self.servers[2] or OF_PROCESS[kind] then
+    return ""
+  end
+  local dice = faults.of_servers[kind] and a or b
+  return " " .. faults.one_of(self.servers, dice).place
+end
+
 local function inject(self, event)
   local _, kind, a, b, seconds = table.unpack(event)
   local own = faults.process_of(self, a)
   if not own or not self.sort and not OF_PROCESS[kind] then return end
   if self.steps then
-    steps.add(self, not faults.of_servers[kind] and own or nil, ("FAULT %s%s")
-      :format(kind, kind ~= "reset" and (" %.3f s"):format(kind == "kill"
+    steps.add(self, not faults.of_servers[kind] and own or nil,
+      ("FAULT %s%s%s"):format(kind, place_of(self, kind, a, b),
+      kind ~= "reset" and (" %.3f s"):format(kind == "kill"
       and math.min(seconds, RESTART) or seconds) or ""))
   end
   self.broken = self.broken or plans.broken[kind]
@@ -214,22 +288,6 @@ end
 local function schedule(self)
   for _, event in ipairs(self.plan) do
     self.universe:at(event[1], { fire = function() inject(self, event) end })
-  end
-end
-
--- A loop that neither waits nor reads the clock would never end. Only the probe
--- checks for one, because the hook costs a tenth of the speed.
-local function end_busy_loops(universe)
-  local resumes, seen = 0, nil
-  function universe.on_resumed() resumes = resumes + 1 end
-  function universe.hook(co)
-    debug.sethook(co, function()
-      local mark = ("%d %.6f"):format(resumes, universe.now)
-      if mark == seen then
-        error("a loop neither waits nor reads the clock", 2)
-      end
-      seen = mark
-    end, "", STEPS)
   end
 end
 
@@ -272,7 +330,10 @@ local function look(self)
   if before >= self.calm_at then
     ---@type any, any, any
     local what, text, host = waits.endless(self, before)
-    if what then return self:found(what, text, { process = host.label }) end
+    if what then
+      return self:found(what, semaphores.explain(self, text),
+        { process = host.label })
+    end
   end
   local ends = math.max(self.span, self.calm_at)
   if now >= ends and (not waits.any(self, ends)
@@ -288,7 +349,8 @@ local function new(program, seed, options)
     program = program, seed = seed, options = options, universe = universe,
     network = network.new(universe), servers = {}, processes = {}, waits = {},
     codes = {}, coming = 0, looks = 0, abandoned = {},
-    holders = {}, granted_at = {}, taken = {}, span = options.span,
+    holders = {}, granted_at = {}, taken = {}, semaphores = {},
+    span = options.span,
     plan = options.plan or {}, steps = options.steps and {},
     log = options.log and {}, moments = {}, lease = 0,
   }, run)
@@ -302,7 +364,11 @@ end
 local function simulate(program, seed, options)
   local self = new(program, seed, options)
   local universe = self.universe
-  if options.is_probe or options.has_loop then end_busy_loops(universe) end
+  -- Else only the probe ends loops: the hook costs a tenth of the speed.
+  if options.is_probe or options.has_loop or self.steps then
+    process.end_loops(universe, LOOP, self.steps and steps.line_hook(self))
+  end
+  if options.stop then options.stop.universe = universe end
   schedule(self)
   if self.steps then self:watch_invariants() end
   for number = 1, options.processes do start(self, number, 1) end
@@ -310,24 +376,32 @@ local function simulate(program, seed, options)
     universe:run(universe.now + LOOK)
     if not universe.is_over then look(self) end
   end
-  if not self.fault and not self.lack then check_end(self) end
+  if self.bug or self.lack then return self end
+  if have_ended(self) then
+    check_success(self)
+    check_semaphores(self)
+  end
+  if not self.bug then check_end(self) end
   return self
 end
 
 local programs = {}
 
-local PATCHES = { table.unpack(waits.patches) }
-table.move(holders.patches, 1, #holders.patches, #PATCHES + 1, PATCHES)
-table.move(servers.patches, 1, #servers.patches, #PATCHES + 1, PATCHES)
+local PATCHES = {}
+for _, module in ipairs { waits, holders, semaphores, servers } do
+  table.move(module.patches, 1, #module.patches, #PATCHES + 1, PATCHES)
+end
 
 --- Runs a program once.
----@param program table `path`, `arg`, `version` of rlock, `chunks` (a table)
+---@param program table `path`, `arg`, `version` of rlock, `chunks` (a table),
+---  `url`, the default of rlock.open
 ---@param seed integer
 ---@param options table `processes`; `span`, seconds of virtual time; `plan`,
 ---  see plan.lua; `lease`, the longest one in the probe; `strict`; `steps` and
 ---  `log`, whether to record them; `is_probe`; `servers`, a sort of
----  servers.lua, with their number of `replicas`; `data`, name -> value
----@return table # the run: `fault`, { what, text, time, process, line } or nil;
+---  servers.lua, with their number of `replicas`; `data`, name -> value;
+---  `stop`, a table that gets the `universe` of the run
+---@return table # the run: `bug`, { what, text, time, process, line } or nil;
 ---  `lack`, what the simulated server lacks, or nil; `cause`, a sentence that
 ---  says why another run of the seed may differ, or nil; `codes`, the uncaught
 ---  error codes of rlock with their counts; `steps`; `log`; `sort`, that of its

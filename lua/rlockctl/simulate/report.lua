@@ -117,16 +117,17 @@ end
 
 -- the end ---------------------------------------------------------------------
 
--- The step that leads to the fault: in a deadlock, the last wait that began;
--- else the last step before the fault, or before an invariant of `finally` was
--- violated.
-local function step_of(shown, fault)
-  local since, found = fault.since or fault.time, nil
+-- The step that leads to the bug: in a deadlock, the last wait that began; else
+-- the last step before the bug shows, or before an invariant of `finally` was
+-- violated; of the process that has not released something, its last one.
+local function step_of(shown, bug)
+  local since, found = bug.since or bug.time, nil
   for _, step in ipairs(shown.steps) do
     local at = step.ended or step.is_call and math.huge or step.time
-    if fault.what == "deadlock" then
+    if bug.what == "deadlock" then
       if at == math.huge then found = step end
-    elseif step.line and at <= since and (not found or at >= found.at) then
+    elseif step.line and at <= since and (not found or at >= found.at)
+        and (bug.what ~= "unlock" or step.process == bug.process) then
       found = { at = at, line = step.line, what = step.what,
         process = step.process, result = step.result }
     end
@@ -135,12 +136,21 @@ local function step_of(shown, fault)
 end
 
 -- Says what is wrong, where, and since which step.
-local function sentence(shown, fault)
-  local step, line = step_of(shown, fault), fault.line
+local function sentence(shown, bug)
+  local step, line = step_of(shown, bug), bug.line
   local since = step and ("; since process %s, %s: %s%s"):format(step.process,
     step.line, step.what, step.result and " = " .. step.result or "")
-  return ("%s%s, at %.6f s%s"):format(line and line .. ": " or "", fault.text,
-    fault.since or fault.time, since or "")
+  return ("%s%s, at %.6f s%s"):format(line and line .. ": " or "", bug.text,
+    bug.since or bug.time, since or "")
+end
+
+local function runs(n) return n == 1 and "1 run" or n .. " runs" end
+
+-- The numbers of runs. The first one, of seed 0, has no faults.
+local function extent(result)
+  local calm, rest = result.calm, result.runs - result.calm
+  if rest == 0 then return runs(calm) .. " without faults" end
+  return ("%s with faults and %d without"):format(runs(rest), calm)
 end
 
 local function summary(result)
@@ -148,9 +158,10 @@ local function summary(result)
   for i, code in ipairs(sorted(result.codes)) do
     parts[i] = ("%s %d"):format(code, result.codes[code])
   end
-  return ("%d runs%s: %s"):format(result.runs, parts[1]
+  return ("%s%s: %s%s"):format(extent(result), parts[1]
     and ", processes ended by uncaught codes: " .. table.concat(parts, ", ")
-    or "", result.run and "a fault" or "no fault found")
+    or "", result.is_stopped and "interrupted, " or "",
+    result.run and "a bug" or "no bug found")
 end
 
 --- Prints a result.
@@ -161,10 +172,10 @@ end
 function report.print(result, path, command, has_log)
   local shown = result.shown
   if shown then
-    local fault = shown.fault or result.run.fault
+    local bug = shown.bug or result.run.bug
     print(table.concat(report.rows(shown, path, has_log), "\n"))
-    print("\n" .. sentence(shown, fault))
-    if fault.what == "rlock" then
+    print("\n" .. sentence(shown, bug))
+    if bug.what == "rlock" then
       print "Please report it, with the program and `rlockctl --version`."
     end
     if not result.is_reproducible then

@@ -1,11 +1,15 @@
 --- The servers of a run, and how programs reach them. All servers of a run are
 --- of one sort: the one that the options select, else the one that the first
 --- URL asks for. A program may name any hosts: their URL is replaced by that of
---- the simulated servers.
+--- the simulated servers. Each address of a single Redis has its own server,
+--- for red locks; a cluster, Sentinels and ZooKeeper are the same at all
+--- addresses.
 
 local clusters = require "rlockctl.simulate.cluster"
+local complete = require "rlock.client".complete
 local ensembles = require "rlockctl.simulate.zookeeper.ensemble"
 local sentinels = require "rlockctl.simulate.sentinels"
+local urls = require "rlock.redis.url"
 
 local values = require "rlockctl.model.lua51.values"
 
@@ -28,8 +32,8 @@ end
 
 local make = {}                         -- sort -> function(run)
 
--- Every URL leads to the one server.
-function make.redis(run) run.network:lead_to(add(run, "redis")) end
+-- The servers of a single Redis each are added when an address first appears.
+function make.redis() end
 
 function make.sentinel(run)
   add(run, "redis")
@@ -61,11 +65,17 @@ local function server_of(run, key)
   return run.cluster:servers_of({ name = key })[1]
 end
 
-local function put(run, name, value)
-  if run.ensemble then return run.ensemble:put(name, value) end
-  local server = server_of(run, name)
-  server:tick()
-  server.redis:call { "SET", name, value }
+-- Puts the initial data on a server of Redis; nil: on all servers.
+local function fill(run, one)
+  for name, value in pairs(run.options.data or {}) do
+    local server = one or server_of(run, name)
+    if run.ensemble then
+      run.ensemble:put(name, value)
+    elseif server then
+      server:tick()
+      server.redis:call { "SET", name, value }
+    end
+  end
 end
 
 local function seen(reply)
@@ -78,14 +88,19 @@ local function seen(reply)
   return list
 end
 
---- Reads the data of Redis, for an invariant.
+--- Reads the data of Redis, for an invariant: that of the server of the first
+--- address. Before the first rlock.open, raises an error and sets
+--- `run.reads_early`.
 ---@param run table of programs.lua
 ---@param ... any a command
 function servers.read(run, ...)
   local words = { ... }
   for i, word in ipairs(words) do words[i] = tostring(word) end
-  if not run.sort then servers.choose(run) end
-  if run.ensemble then
+  if not run.sort then
+    run.reads_early = true
+    error("redis(...) of rlock.simulate: no client is open yet, and its URL "
+      .. "decides which servers there are", 0)
+  elseif run.ensemble then
     error("redis(...) of rlock.simulate: this run has ZooKeeper", 0)
   end
   local server = server_of(run, words[2] or "")
@@ -97,27 +112,27 @@ end
 
 -- choosing --------------------------------------------------------------------
 
+local function note(run) run.moments[#run.moments + 1] = run.universe.now end
+
 -- Records the time of each request, and the longest lease that a server grants.
-local function observe(run)
-  local function note() run.moments[#run.moments + 1] = run.universe.now end
-  if run.ensemble then
-    run.ensemble.on_request = note
-    function run.ensemble.on_session(_, _, _, timeout)
-      run.lease = math.max(run.lease, timeout / 1000)
-    end
-    return
+local function observe_ensemble(run)
+  function run.ensemble.on_request() note(run) end
+  function run.ensemble.on_session(_, _, _, timeout)
+    run.lease = math.max(run.lease, timeout / 1000)
   end
-  for _, server in ipairs(run.servers) do
-    local execute = server.execute
-    function server.execute(...)
-      note()
-      return execute(...)
-    end
-    function server.on_eval(its, _, _, keys)
-      local entry = its.redis:entry(keys[1])
-      local left = entry and entry.expires and entry.expires - its.redis:ms()
-      run.lease = math.max(run.lease, (left or 0) / 1000)
-    end
+end
+
+-- The same for a server of Redis.
+local function observe(run, server)
+  local execute = server.execute
+  function server.execute(...)
+    note(run)
+    return execute(...)
+  end
+  function server.on_eval(its, _, _, keys)
+    local entry = its.redis:entry(keys[1])
+    local left = entry and entry.expires and entry.expires - its.redis:ms()
+    run.lease = math.max(run.lease, (left or 0) / 1000)
   end
 end
 
@@ -128,51 +143,70 @@ end
 function servers.choose(run, sort)
   run.sort = sort or run.options.servers or "redis"
   make[run.sort](run)
-  for name, value in pairs(run.options.data or {}) do put(run, name, value) end
-  if run.options.is_probe then observe(run) end
+  fill(run)
+  if not run.options.is_probe then return end
+  if run.ensemble then return observe_ensemble(run) end
+  for _, server in ipairs(run.servers) do observe(run, server) end
+end
+
+-- The server of Redis at an address, which may be new.
+local function server_at(run, url)
+  local its = urls.parse(url) --[[@as table]]
+  local place = its.is_local and "local:" or its.path or urls.host_port(its)
+  if its.db ~= 0 then place = ("%s/%d"):format(place, its.db) end
+  for _, server in ipairs(run.servers) do
+    if server.place == place then return server end
+  end
+  local n = #run.servers
+  local server = add(run, n == 0 and "redis" or "redis" .. n + 1)
+  server.place = place
+  fill(run, server)
+  if run.options.is_probe then observe(run, server) end
+  return server
 end
 
 -- The sort of servers for a URL: ZooKeeper if the URL asks for it, else the one
 -- that the options select, else the one that the URL asks for.
 local function sort_of(run, url)
-  local named = url and SORTS[url:match "^([%a+]+):"]
+  local named = SORTS[url:match "^([%a+]+):"]
   if named == "zookeeper" then return named end
   local chosen = run.options.servers
-  if chosen == "zookeeper" and url and url ~= "local:" then chosen = nil end
+  if chosen == "zookeeper" and url ~= "local:" then chosen = nil end
   return chosen or named or "redis"
 end
 
 local function url_of(run, url)
   if run.ensemble then
-    return run.ensemble:url(url and url:match "^%a+://[^/]*(/.+)$")
+    return run.ensemble:url(url:match "^%a+://[^/]*(/.+)$")
+  elseif run.sort == "redis" then
+    return "redis://" .. server_at(run, url).name
   end
-  return run.cluster and run.cluster:url() or sentinels.of(run.servers[1])
+  return run.cluster and run.cluster:url() or sentinels.url(run.servers[1])
 end
 
 --- The options with which a process opens a client of the run's servers.
 ---@param run table
 ---@param host table of the process
 ---@param given? string | table options of rlock.open
----@param default_url? string of the process
+---@param default_url? string of the process; default: "local:"
 ---@return string | table | nil
 function servers.options(run, host, given, default_url)
   local full = type(given) == "string" and { url = given } or given or {}
   if type(full) ~= "table" then return given end
-  local url = full.url or default_url or os.getenv "RLOCK_URL"
-  if url ~= nil and type(url) ~= "string" then return given end
+  local url = full.url or default_url or "local:"
+  if type(url) ~= "string" or not complete(full, url) then return given end
   local sort = sort_of(run, url)
   if not run.sort then servers.choose(run, sort) end
   if sort ~= run.sort then
     error(("%s: all servers of a simulation are of one sort, here %s"):format(
-      url or "local:", run.sort), 0)
+      url, run.sort), 0)
   end
   if run.ensemble and not host.frames then run.ensemble:connect(host) end
-  local simulated = url_of(run, url)
-  if not simulated then return given end
   local changed = setmetatable({}, getmetatable(full))
   for key, value in next, full do changed[key] = value end
-  changed.url, changed.tls = simulated, nil
+  changed.url, changed.tls = url_of(run, url), nil
   changed.username, changed.password, changed.sentinel = nil, nil, nil
+  changed.acl = nil                     -- it needs a login
   changed.replicas = full.replicas or run.options.replicas
   return changed
 end

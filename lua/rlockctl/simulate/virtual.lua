@@ -70,6 +70,7 @@ end
 
 local function new(options)
   local universe = sim.new(options.seed or 1)
+  process.end_loops(universe, options.span or SPAN)
   local its = network.new(universe)
   local server = its:server "redis"
   its:lead_to(server)

@@ -58,10 +58,21 @@ waits.patches = {
 
 -- holders ---------------------------------------------------------------------
 
+-- The clients of a live process that have the same server as a lock.
+local function clients_at(process, wanted)
+  local list, server = {}, holders.server_of(wanted.session)
+  for _, client in ipairs(process.host.is_dead and {} or process.clients) do
+    if holders.server_of(client.session) == server then
+      list[#list + 1] = client
+    end
+  end
+  return list
+end
+
 -- Adds the holders of a lock in all processes: tasks, with their process.
 local function add_holders(list, run, wanted)
   for _, process in ipairs(run.processes) do
-    for _, client in ipairs(process.host.is_dead and {} or process.clients) do
+    for _, client in ipairs(clients_at(process, wanted)) do
       for _, kind in next, client.session.kinds do
         local record = kind.records[wanted.record.name]
         for owner, granted in next, record and record.grants or {} do
@@ -249,7 +260,7 @@ end
 --- begin and end between two checks.
 ---@param run table of programs.lua
 ---@param before number only waits that began before this time
----@return string? # the sort of the fault
+---@return string? # the sort of the bug
 ---@return string? # a sentence that describes it
 ---@return table? # the host of the process that waits
 function waits.endless(run, before)

@@ -321,15 +321,16 @@ function scene:check_released()
   end
 end
 
---- When all clients are closed: only values and the numbers of permits are
---- left, and what is above them; and containers that were never used.
+--- When all clients are closed: only values, the numbers of permits, latches
+--- and the logs of double barriers are left, and what is above them; `ready`,
+--- if the last member has died; and containers that were never used.
 function scene:check_nodes()
   local nodes = self.ensemble:newest().tree.nodes
   for path, node in pairs(nodes) do
     local is_lasting = path == "/" or path == self.chroot
       or node.creates == 0 and not self.owners[path]
-      or nodes[path .. "/limit"]
-      or nodes[path .. "/ready"]        -- if the last member has died
+      or nodes[path .. "/limit"] or nodes[path .. "/latch"]
+      or path:find "/double_barrier%d+:%d+$"
       or path:find "/compute/value$" or nodes[path .. "/value"]
       or nodes[path .. "/compute/value"]
     if not is_lasting then

@@ -58,8 +58,8 @@ describe("a renewal", function()
     assert.same({ "35.000 release 1 0 hand over" }, self:calls())
   end)
 
-  -- Replicas do not confirm a release. After a failover the new primary may have
-  -- the expiry of the last confirmed request.
+  -- Replicas do not confirm a release. So a new primary may have the expiry of
+  -- the last confirmed request.
   on_stage("is not postponed by an inner unlock, which prolongs nothing",
     function(self, client)
       local lock = take(client)

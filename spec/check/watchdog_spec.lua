@@ -46,6 +46,33 @@ local function states(self, lock, till)
   return seen
 end
 
+describe("an expired lease", function()
+  on_stage("of a named owner is not watched forever", function(self, client)
+    local lock = client:lock("lock", { owner = "it" })
+    assert.is_true(lock:lock { lease = 1 })
+    assert.is_true(client.session.watchdog:is_needed())
+    self.sleep(25)
+    assert.is_false(client.session.watchdog:is_needed())
+    assert.equal("lost", select(2, lock:unlock()))
+  end)
+
+  on_stage("stays lost, though an inner unlock succeeds later", function(self,
+      client)
+    local lock = take(client, { lease = 1 })
+    assert.is_true(lock:lock { lease = 1 })
+    assert.is_true(lock:on_lost(function() end))
+    self.sleep(0.6)
+    self:calls()
+    self:route().delay = 0.15
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.is_true(self.now() > 1 and tonumber(times(self:calls())) < 1)
+    assert.equal("lost", lock:state())
+    assert.is_false(client.session.watchdog:is_needed())
+    assert.equal("lost", select(2, lock:unlock()))
+    assert.equal("free", lock:state())
+  end)
+end)
+
 describe("a renewal", function()
   on_stage("is sent a third of the lease after the last one", function(self,
       client)

@@ -562,6 +562,18 @@ local function has_any(session, field)
   end
 end
 
+-- The name of a lock with a grant. An expired grant of a named owner remains as
+-- long as the lock: another task of the owner may still unlock it.
+local function with_grant(session)
+  for _, kind in next, session.kinds do
+    for name, record in next, kind.records do
+      for owner, grant in next, record.grants do
+        if not owner.is_named or grant:valid_for() > 0 then return name end
+      end
+    end
+  end
+end
+
 -- What a client has left of its locks when no task holds or waits: a text. Lost
 -- grants whose tasks have ended without an unlock may be garbage, with the
 -- records of their locks. Channels may remain that a lost connection was to
@@ -571,9 +583,9 @@ local function left_of(session, is_calm)
     local name = has_any(session, field)
     if name then return what .. " of " .. name end
   end
-  if has_any(session, "grants") then
+  if with_grant(session) then
     for _ = 1, 2 do collectgarbage() end
-    local name = has_any(session, "grants")
+    local name = with_grant(session)
     if name then return "a grant of " .. name end
   end
   for name, channel in pairs(session.wakeup.channels) do

@@ -532,6 +532,8 @@ function requests.released(self, left, seconds, watched, reply, code, detail,
     self:clear()
     return true
   elseif verdict == "kept" and want > 0 then
+    -- The loss may have been reported while the request was in flight.
+    if self.state == "lost" then return lost(self) end
     return kept(self, sent, seconds, watched)
   elseif verdict == "lost" and may_be_applied and left > 0 and want == 0 then
     -- The release was retried while the hold was still valid, and the first

@@ -502,14 +502,16 @@ local function report_losses(self, now)
   return alarm and alarm.deadline
 end
 
--- Drops expired leases whose tasks have ended without a release. Checks all
--- observed grants, so it runs only once a period.
+-- Drops expired leases whose tasks have ended without a release. A named owner
+-- never ends. Checks all observed grants, so it runs only once a period.
 local function sweep(self, now)
   self.swept = now
   local grant = self.observed.first
   while grant do
     local after = grant[3]
-    if grant.valid_until <= now and grant:is_abandoned() then
+    local owner = grant.owner           -- permits have none
+    if grant.valid_until <= now
+        and (owner and owner.is_named or grant:is_abandoned()) then
       self:lose(grant, "its lease has ended")
     end
     grant = after

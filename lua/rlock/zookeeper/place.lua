@@ -54,7 +54,7 @@ end
 
 ---@param server table the back end: host, connection, data(owner)
 ---@param fields table parent, lock, mark, blocks; `data`, or `owner` for it;
----  lasts: whether `lock` is persistent;
+---  lasts: whether the node at `lock` is persistent;
 ---  on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)

@@ -343,7 +343,7 @@ describe("the announcement of a wait", function()
     assert.is_nil(announced(self))
   end)
 
-  on_stage("is none if all holds end by themselves", function(self, client)
+  on_stage("is not sent if all holds expire anyway", function(self, client)
     self.spawn(function()
       assert(client:lock("two"):lock())
       self.sleep(100)

@@ -86,8 +86,8 @@ describe("a double barrier on virtual time:", function()
     end)
 
   for _, case in ipairs { "enters", "leaves" } do
-    on_stage("a member that " .. case .. " is told within the lease that one "
-      .. "has died", function(self, client)
+    on_stage("a member that " .. case .. " gets `lost` within the lease after "
+      .. "another has died", function(self, client)
       local other, host = add_client(self)
       local n = case == "enters" and 3 or 2
       local one, two = client:double_barrier(NAME, n),

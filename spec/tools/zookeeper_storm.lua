@@ -190,7 +190,7 @@ function Storm:count()
   return #self.holds
 end
 
---- The holds that overlap, as texts; each is told once.
+--- The holds that overlap, as texts. Each call returns only new ones.
 function Storm:overlaps()
   read(self)
   local fresh = {}

@@ -228,8 +228,8 @@ function place:is_shut_out()
   return self.gate ~= nil and self.gate.epoch ~= self.connection.epoch
 end
 
---- Asks whether it is our turn; makes our node if there is none. Retries until
---- the deadline, or until the gate must be asked again, see `is_shut_out`.
+--- Checks whether it is our turn; makes our node if there is none. Retries
+--- until the deadline, or until the gate needs a new check, see `is_shut_out`.
 ---@param deadline number by host.now()
 ---@param is_try? boolean do not watch the node ahead
 ---@return boolean? # whether nothing is ahead

@@ -31,9 +31,9 @@ assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
 Without faults, only busy, timeout and quorum may end a process, because it has
 lost a race, and at least one process must succeed.
 
-It is also a bug if a process ends while it has a permit of a semaphore. Two
-uses of a semaphore are exempt: signals, where a process releases permits that
-it has not acquired, and tickets, which no process releases.
+It is also a bug if a process ends normally while it has a permit of a
+semaphore. Two uses of a semaphore are exempt: signals, where a process releases
+permits that it has not acquired, and tickets, which no process releases.
 
   --processes N   the number of processes; default 3
   --runs N        the maximum number of runs after the first one

@@ -135,6 +135,25 @@ static int core_write(lua_State *L)
     return 1;
 }
 
+/* core.is_cut(file) -> boolean: has a write to a Lua file failed? Lua's print
+   ignores such an error, and a later flush succeeds. Not if nobody wants the
+   output: the reader of the pipe has left, or the descriptor was closed. */
+static int core_is_cut(lua_State *L)
+{
+    const luaL_Stream *stream = luaL_checkudata(L, 1, LUA_FILEHANDLE);
+    int is_cut = stream->closef != NULL && ferror(stream->f);
+
+    if (is_cut) {
+        struct pollfd reader = { fileno(stream->f), POLLOUT, 0 };
+        int is_wanted = (fcntl(reader.fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+
+        poll(&reader, 1, 0);
+        is_cut = is_wanted && !(reader.revents & POLLERR);
+    }
+    lua_pushboolean(L, is_cut);
+    return 1;
+}
+
 void rl_core_add_file(lua_State *L)
 {
     static const luaL_Reg functions[] = {
@@ -142,6 +161,7 @@ void rl_core_add_file(lua_State *L)
         { "check_private", core_check_private },
         { "flock", core_flock },
         { "input", core_input },
+        { "is_cut", core_is_cut },
         { "isatty", core_isatty },
         { "keep", core_keep },
         { "write", core_write },

@@ -2,6 +2,7 @@
 --- a program and its test. This module checks the invariants once, when the
 --- program has ended. `rlockctl simulate` replaces it with its own module.
 
+local check_function = require "rlock.util.options".type "function"
 local host = require "rlock.host.uv"
 
 ---@class rlock.simulate
@@ -36,7 +37,10 @@ end
 --- Adds an invariant. It is violated if fn raises an error or returns false.
 --- A simulation calls fn after each step of any process.
 ---@param fn fun() must not wait
-function simulate.always(fn) invariants[#invariants + 1] = fn end
+function simulate.always(fn)
+  check_function(fn, "fn of an invariant", 2)
+  invariants[#invariants + 1] = fn
+end
 
 simulate.finally = simulate.always
 

@@ -183,6 +183,9 @@ local function run_command(name, words, first, chosen)
   end)
   ok, detail = io.stdout:flush()
   if not ok then return cli.fault("refused", "cannot write: " .. detail) end
+  if require("rlock.host.uv").is_cut(io.stdout) then
+    return cli.fault("refused", "cannot write: the output is incomplete")
+  end
   return status == 0 and result or status
 end
 

@@ -481,6 +481,16 @@ describe("rlockctl script", function()
       '"$0" script reentrant >/dev/full', ctl.binary }
     assert.equal(1, result.status)
     assert.matches("^rlockctl: cannot write: No space left", result.err)
+    for _, command in ipairs { "help", "version" } do   -- written by parts
+      result = ctl.run { program = "sh", "-c", '"$0" $1 >/dev/full',
+        ctl.binary, command }
+      assert.equal(1, result.status)
+      assert.equal("rlockctl: cannot write: the output is incomplete\n",
+        result.err)
+      result = ctl.run { program = "sh", "-c", '"$0" $1 >&-', ctl.binary,
+        command }
+      assert.same({ 0, "" }, { result.status, result.err })
+    end
   end)
 end)
 

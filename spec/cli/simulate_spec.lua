@@ -58,6 +58,12 @@ describe("a simulation", function()
     found = simulate("--faults", "none", "--runs", "1", file("argument", [[
       require "rlock".spawn "x"]]))
     assert.matches("bad argument fn of rlock.spawn", found.out)
+    for _, name in ipairs { "always", "finally" } do
+      local program = file(name .. "_text", ([[
+        require "rlock.simulate".%s("a name", function() end)]]):format(name))
+      local what = "bad fn of rlock.simulate." .. name
+      assert.matches(what, simulate("--runs", "1", program).out)
+    end
     found = simulate("--faults", "none", "--runs", "1", file("stuck", [[
       require "rlock".event():wait()]]))
     assert.matches("deadlock: every task waits", found.out)

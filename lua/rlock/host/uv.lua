@@ -61,6 +61,8 @@ local host = {
   keep = core.keep,
   --- Writes a short text to a descriptor; drops it rather than wait.
   write = core.write,
+  --- Has a write to a Lua file failed, although somebody wants the output?
+  is_cut = core.is_cut,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
   on_request = process.on_request,

@@ -442,14 +442,17 @@ end
 
 -- releasing ---------------------------------------------------------------
 
+-- Replicas do not confirm a release. So it does not prolong the validity, nor
+-- postpone the renewal.
 local function kept(self, sent, seconds, watched)
   local watchdog = self.lock.session.watchdog
   if watched ~= self.watched then self.watched = watched end
-  self.valid_until = self.lock.session.valid_until(sent, seconds,
-    self.lock.drift)
+  local span = self.lock.session.valid_until(sent, seconds, self.lock.drift)
+    - sent
+  self.valid_until = min(self.valid_until, sent + span)
   if watched then
     self.state = "held"
-    watchdog:watch(self, sent)
+    watchdog:watch(self, self.valid_until - span)
   else
     watchdog:observe(self)
   end

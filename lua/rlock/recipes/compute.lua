@@ -289,7 +289,9 @@ local function run(self)
   repeat
     results = step(self)
     if not results and left_of(self) == 0 then
-      results = { nil, "timeout", naming.show(self.name)
+      ---@type any
+      local code = self.wait == 0 and "busy" or "timeout"
+      results = { nil, code, naming.show(self.name)
         .. ": not computed in time" }
     end
   until results

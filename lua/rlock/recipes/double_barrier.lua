@@ -50,6 +50,13 @@ end
 ---@field round? any
 local Entry = call:class()
 
+local function refusal(self, n)
+  local name = naming.show(self.record.name)
+  if n == "0" then return name .. " is a plain barrier, and is set" end
+  return ("double barrier %s has %s members, not %s"):format(name, n,
+    self.counter.n)
+end
+
 -- Sends the idempotent request to enter, which also checks whether the round is
 -- open.
 function Entry:try(deadline, now)
@@ -63,8 +70,7 @@ function Entry:try(deadline, now)
   local verdict, number = reply[1], reply[1] == "held" and reply[2] or reply[3]
   if verdict == "lost" then return nil, nil, "lost", LOST end
   if verdict == "refused" then
-    return nil, nil, "refused", ("double barrier %s has %s members, not %s")
-      :format(naming.show(self.record.name), reply[2], self.counter.n)
+    return nil, nil, "refused", refusal(self, reply[2])
   end
   if number > 0 and not self.member then
     self.member = member.new(self.counter, self.id, number, self.task, sent)

@@ -1,6 +1,8 @@
 --- `require "rlock.simulate"` in a simulated process: tables that all processes
 --- share and that survive their crashes, invariants, and the server's data.
 
+local check_function = require "rlock.util.options".type "function"
+
 ---@class rlockctl.simulate.invariants
 ---@field [any] any
 local invariants = {}
@@ -44,10 +46,14 @@ function invariants:module_for(own)
     return tables[name]
   end
   function module.always(fn)
+    check_function(fn, "fn of rlock.simulate.always", 2)
     add(self.always, own, fn)
     self.run:watch_invariants()
   end
-  function module.finally(fn) add(self.finally, own, fn) end
+  function module.finally(fn)
+    check_function(fn, "fn of rlock.simulate.finally", 2)
+    add(self.finally, own, fn)
+  end
   function module.redis(...) return self.run:read(...) end
   return module
 end

@@ -136,8 +136,8 @@ static int core_write(lua_State *L)
 }
 
 /* core.is_cut(file) -> boolean: has a write to a Lua file failed? Lua's print
-   ignores such an error, and a later flush succeeds. Not if nobody wants the
-   output: the reader of the pipe has left, or the descriptor was closed. */
+   ignores such an error, and a later flush succeeds. False if the output has no
+   reader: the reader of a pipe has left, or the descriptor was closed. */
 static int core_is_cut(lua_State *L)
 {
     const luaL_Stream *stream = luaL_checkudata(L, 1, LUA_FILEHANDLE);

@@ -6,8 +6,8 @@ local check_function = require "rlock.util.options".type "function"
 local host = require "rlock.host.uv"
 
 ---@class rlock.simulate
----@field finally fun(fn: fun()) as always, but a simulation checks the
---- invariant once, at the end of a run
+---@field finally fun(fn: fun()) adds an invariant like `always`, but a
+--- simulation checks it once, at the end of a run
 local simulate = {}
 
 local tables, invariants = {}, {}
@@ -44,8 +44,8 @@ end
 
 simulate.finally = simulate.always
 
---- Reads the server's data in an invariant. In a simulation, an invariant that
---- reads it before the first rlock.open is not checked yet.
+--- Reads the server's data in an invariant. Until the first rlock.open, a
+--- simulation skips an invariant that reads data.
 ---@param ... string | number a command
 ---@return any # its reply; raises an error if it fails
 function simulate.redis(...)
@@ -70,9 +70,9 @@ end
 --- time-out takes milliseconds. During the call, `require "rlock"` belongs to
 --- one simulated process, and every URL leads to the same simulated server,
 --- which is empty at first. `os.time`, `os.clock`, `os.date` and `math.random`
---- follow the simulation. Open clients inside the function. A loop that neither
---- waits nor reads the clock, or that lasts longer than the span, ends with an
---- error.
+--- follow the simulation. Open clients inside the function. A loop raises an
+--- error if it neither waits nor reads the clock, or if it lasts longer than
+--- the span without a wait.
 ---@generic T
 ---@param fn fun(server: rlock.simulated_server): T...
 ---@param options? rlock.simulate_options

@@ -58,7 +58,7 @@ describe("a double barrier on virtual time:", function()
     assert.same({ true, true }, { first.value, second.value })
     assert.is_true(first.at - began < SERVED)
     first = start(self, self.host, one.leave, one)
-    self.sleep(100)                     -- the other is renewed meanwhile
+    self.sleep(100)                     -- the watchdog renews the other
     assert.is_nil(first.at)
     began = self.now()
     start(self, host, two.leave, two)
@@ -67,7 +67,7 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
-  on_stage("a member may retry to leave after it got no reply",
+  on_stage("a member may retry `leave` after a timeout",
     function(self, client)
       local other, host = add_client(self)
       local one, two = client:double_barrier(NAME, 2),
@@ -86,8 +86,8 @@ describe("a double barrier on virtual time:", function()
     end)
 
   for _, case in ipairs { "enters", "leaves" } do
-    on_stage("a member that " .. case .. " is told within the lease that one "
-      .. "has died", function(self, client)
+    on_stage("a member that " .. case .. " gets `lost` within the lease after "
+      .. "another has died", function(self, client)
       local other, host = add_client(self)
       local n = case == "enters" and 3 or 2
       local one, two = client:double_barrier(NAME, n),
@@ -157,7 +157,7 @@ describe("a double barrier on virtual time:", function()
       assert.equal(0, members(self))
     end)
 
-  on_stage("leaves in the background if the server is away",
+  on_stage("leaves in the background if the server is down",
     function(self, client)
       local other, host = add_client(self)
       local one, two = client:double_barrier(NAME, 2),

@@ -185,7 +185,7 @@ describe("tasks that take locks in random orders", function()
     assert.is_true(reports > SEEDS)
   end)
 
-  it("are told of no deadlock that resolves by itself", function()
+  it("get no false deadlock from a wait that resolves by itself", function()
     for _, pair in ipairs { "read_write_lock", "fair_read_write_lock" } do
       for seed = 1, SEEDS do
         play(seed, { names = #KINDS + 2, pair = pair, wait = 1,
@@ -343,7 +343,7 @@ describe("the announcement of a wait", function()
     assert.is_nil(announced(self))
   end)
 
-  on_stage("is none if all holds end by themselves", function(self, client)
+  on_stage("is not sent if all holds expire anyway", function(self, client)
     self.spawn(function()
       assert(client:lock("two"):lock())
       self.sleep(100)

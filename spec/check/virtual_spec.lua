@@ -122,7 +122,7 @@ describe("simulate.run", function()
     end
   end)
 
-  it("ends a loop that would never end, at its line", function()
+  it("ends an infinite loop with an error that has its line", function()
     assert.matches("virtual_spec.lua:%d+: a loop neither waits nor reads the "
       .. "clock$", failure(function() while true do end end))
     assert.matches("virtual_spec.lua:%d+: a loop has not waited for 60 s of "
@@ -136,7 +136,7 @@ describe("simulate.run", function()
       end))
   end)
 
-  it("ends a loop of a day on the clock soon", function()
+  it("runs a loop that polls the clock for a day within a minute", function()
     local began = os.clock()
     run(function()
       local ends = rlock.now() + 86000

@@ -87,7 +87,7 @@ describe("a renewal", function()
 
   -- Replicas do not confirm a release. So a new primary may have the expiry of
   -- the last confirmed request.
-  on_stage("is not postponed by an inner unlock, which prolongs nothing",
+  on_stage("is not postponed by an inner unlock",
     function(self, client)
       local lock = take(client)
       assert.is_true(lock:lock())

@@ -1,14 +1,14 @@
---- Each operation on a model of ZooKeeper, with each of its requests or replies
---- lost in turn, or without any answer: it succeeds or fails as it says, raises
---- nothing, and leaves nothing behind.
+--- Runs each operation on a model of ZooKeeper, and loses each of its requests
+--- or replies in turn. The operation returns the right result or error, raises
+--- nothing, and leaks nothing.
 
 local stage = require "spec.simulate.zookeeper.stage"
 
-local EARLY, LATE = 0, 0.0007          -- before the request, or the reply, is
-                                       -- there
+local EARLY, LATE = 0, 0.0007          -- before the request, or the reply,
+                                       -- arrives
 local WAIT = { wait = 10 }
 
--- Calls fn() until it returns something, which a lost reply may delay.
+-- Retries fn() until it has a result: a lost reply makes it fail.
 local function insist(self, fn)
   for _ = 1, 5 do
     local ok, code, detail = fn()
@@ -18,7 +18,7 @@ local function insist(self, fn)
     if code == "refused" then return nil end
     self.host.sleep(0.1)
   end
-  error "it does not succeed"
+  error "all attempts have failed"
 end
 
 -- Title -> fn(self, client).
@@ -32,7 +32,7 @@ local programs = {
     assert(lock:unlock())
     assert.is_false(lock:is_locked())
   end,
-  ["a lock that is tried, and broken"] = function(_, own)
+  ["try_lock and break_lock"] = function(_, own)
     local lock = own:lock "a"
     while not lock:try_lock() do end
     assert(lock:break_lock() ~= nil)
@@ -134,8 +134,8 @@ local programs = {
   end,
 }
 
--- Counts what is sent to servers, and loses number `which` by a lost
--- connection. Returns a function that tells how many there were.
+-- Counts the requests, and drops the connection at number `which`. Returns a
+-- function that returns the count.
 local function lose(self, own, which, after)
   local link, frames, count = own.session.server.connection, self.host.frames, 0
   function self.host.frames(options)

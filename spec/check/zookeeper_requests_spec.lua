@@ -1,4 +1,4 @@
---- Which requests each operation sends to ZooKeeper, and when, on its model.
+--- The requests that each operation sends to a model of ZooKeeper, and when.
 
 local stage = require "spec.simulate.zookeeper.stage"
 
@@ -131,7 +131,7 @@ describe("the connection of a session", function()
       self.universe.now + seconds
   end
 
-  on_stage("is left when the server is silent", function(self, own)
+  on_stage("is closed when the server is silent", function(self, own)
     local link, began = link_of(own), self.host.now()
     self.ensemble:freeze(self.ensemble[1], 5)
     while link.is_ready do self.host.sleep(0.01) end
@@ -141,7 +141,7 @@ describe("the connection of a session", function()
       .. "requests waited" }, self.log)
   end)
 
-  on_stage("is not left while the server answers late", function(self, own)
+  on_stage("stays open while the server replies late", function(self, own)
     local link = link_of(own)
     for _ = 1, 8 do
       self.ensemble:freeze(self.ensemble[1], 0.4)
@@ -151,7 +151,7 @@ describe("the connection of a session", function()
     assert.same({}, self.log)
   end)
 
-  on_stage("is made again at once, unless it was just made",
+  on_stage("is restored at once, unless it was just established",
     function(self, own)
       local link = link_of(own)
       self.host.sleep(1.1)
@@ -172,7 +172,7 @@ describe("the connection of a session", function()
       assert.is_true(self.host.now() - began < 0.01)
     end)
 
-  on_stage("is tried again after growing pauses of up to a second",
+  on_stage("is retried with exponential backoff up to a second",
     function(self, own)
       local times, link = attempts_of(self), link_of(own)
       refuse(self, 20)
@@ -187,7 +187,7 @@ describe("the connection of a session", function()
       end
     end)
 
-  on_stage("begins a new session when the old one must have ended",
+  on_stage("begins a new session when the old one must have expired",
     function(self, own)
       local link, times = link_of(own), attempts_of(self)
       for _, row in ipairs { { 3, 2, 2 }, { 10, 1, 3 } } do
@@ -202,7 +202,7 @@ describe("the connection of a session", function()
       end
     end)
 
-  on_stage("numbers its requests from 1 after the last number",
+  on_stage("numbers its requests from 1 again after the largest number",
     function(_, own)
       local link, lock = link_of(own), own:lock "a"
       link.xid, link.answered = 2147483645, 2147483645
@@ -210,7 +210,7 @@ describe("the connection of a session", function()
       assert.is_true(link.xid > 0 and link.xid < 100)
     end)
 
-  it("may lead to any of the servers", function()
+  it("may be to any of the servers", function()
     stage.play(5, function(self)
       local firsts = {}
       for _ = 1, 40 do
@@ -305,7 +305,7 @@ describe("the requests of a lock", function()
     ]])
   end)
 
-  on_stage("that is asked about, and broken", function(self, own)
+  on_stage("for `peek` and `break_lock`", function(self, own)
     local lock, its = own:lock "a", other(self):lock "a"
     assert(its:lock())
     local task = later(self, function() assert(lock:lock()) end)
@@ -825,7 +825,7 @@ describe("on ZooKeeper", function()
       assert.is_true(short:valid_for() > 0.4 and short:valid_for() <= 0.5)
     end)
 
-  on_stage("a client that rests begins another session", function(self, own)
+  on_stage("an idle client begins a new session later", function(self, own)
     local lock, link = own:lock "a", own.session.server.connection
     assert(lock:lock() and lock:unlock())
     own.session.server:rest()
@@ -838,7 +838,7 @@ describe("on ZooKeeper", function()
     assert.equal(2, link.epoch)
   end)
 
-  on_stage("a hold is at risk while the server is away, then lost",
+  on_stage("a hold is at risk while the server is down, then lost",
     function(self, own)
       assert(own:lock("a"):lock())
       self.host.sleep(1)
@@ -854,7 +854,7 @@ describe("on ZooKeeper", function()
       assert.equal("lost", own:lock("a"):state())
     end)
 
-  on_stage("no call waits beyond its time if the server is away",
+  on_stage("no call waits beyond its deadline if the server is down",
     function(self, own)
       local permits, semaphore, latch = own:permits "p", own:semaphore "s",
         own:latch "l"
@@ -908,7 +908,7 @@ describe("on ZooKeeper", function()
       end
     end)
 
-  on_stage("the candidates of an election are named in their order",
+  on_stage("the candidates of an election are listed in their order",
     function(self, own)
       local leader = other(self):election "e"
       assert(leader:campaign())
@@ -919,7 +919,7 @@ describe("on ZooKeeper", function()
       assert.same({ "client", "client" }, leader:candidates())
     end)
 
-  on_stage("a second kind at a path is refused, and leaves no node",
+  on_stage("a lock of another kind at a path is refused, without a node",
     function(self, own)
       assert(own:lock("a"):lock())
       assert(own:mutex("m"):lock())

@@ -16,7 +16,7 @@ local MOST = 40                         -- runs within which a fault is found
 teardown(ctl.clean)
 
 -- Opens a client that uses one server only.
----@param wanted function is it this one? Gets its name
+---@param wanted function gets a server's name: is it this one?
 local function open_at(self, wanted)
   local own = self.open()
   local link = own.session.server.connection
@@ -372,7 +372,7 @@ end)
 
 describe("a server of a simulated ZooKeeper that lags behind", function()
   -- Runs fn(ahead, behind) with a client of the leader, and one of a follower
-  -- that hears of nothing for a while.
+  -- that receives no commits for a while.
   local function lags(fn)
     play(3, function(self)
       self.host.sleep(1)
@@ -408,8 +408,8 @@ describe("a server of a simulated ZooKeeper that lags behind", function()
 end)
 
 describe("a latch of a simulated ZooKeeper", function()
-  -- The server deletes the path, which is empty, before the node is made.
-  it("is set though its path is deleted at that moment", function()
+  -- The server deletes the empty path before the client creates the node.
+  it("is set even if the server deletes its path in a race", function()
     play(1, function(self)
       self.host.sleep(1)
       local own = self.open()
@@ -454,7 +454,7 @@ describe("a member of a double barrier of a simulated ZooKeeper", function()
     end)
   end
 
-  it("may ask later how its round has ended", function()
+  it("can read later how its round ended", function()
     after_one_has_left(function(one, two, self)
       assert(two:leave { wait = 5 })
       self.host.sleep(5)            -- the server deletes containers
@@ -462,7 +462,7 @@ describe("a member of a double barrier of a simulated ZooKeeper", function()
     end)
   end)
 
-  it("may ask that while the next round is open", function()
+  it("can read that while the next round is open", function()
     after_one_has_left(function(one, two, self)
       assert(two:leave { wait = 5 })
       self.host.sleep(5)
@@ -471,7 +471,7 @@ describe("a member of a double barrier of a simulated ZooKeeper", function()
     end)
   end)
 
-  it("is not told of a death in the next round", function()
+  it("leaves a normal round although the next one is lost", function()
     after_one_has_left(function(one, two, self)
       assert(two:leave { wait = 5 })
       local mortal = self.open()
@@ -482,7 +482,7 @@ describe("a member of a double barrier of a simulated ZooKeeper", function()
     end)
   end)
 
-  it("is told of a death in its round even after the next one", function()
+  it("gets `lost` for its round although the next one is open", function()
     after_one_has_left(function(one, _, self)
       self.mortal:close()
       enter(self, self.open(), self.open())

@@ -1,4 +1,4 @@
---- rlockctl simulate: what it reports, in which words, and how to repeat it.
+--- rlockctl simulate: its reports, their wording, and how to repeat a run.
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
@@ -35,7 +35,7 @@ describe("a simulation without faults", function()
       found.out)
   end)
 
-  it("finds a code that is not that of a lost race", function()
+  it("reports a code that does not come from a lost race", function()
     local found = report("refused", OPEN .. [[
       assert(client:semaphore("pool"):set(3))]])
     assert.equal(1, found.status)
@@ -44,7 +44,7 @@ describe("a simulation without faults", function()
       .. "fault was injected, at", found.out)
   end)
 
-  it("lets some of the processes lose a race", function()
+  it("allows some processes to lose a race", function()
     local found = report("race", OPEN .. [[
       assert(client:lock("name"):try_lock())
       rlock.sleep(1)
@@ -74,7 +74,7 @@ describe("the permits of a semaphore", function()
       ]] .. body)
   end
 
-  it("are to be released by those that acquire them", function()
+  it("must be released by the process that acquires them", function()
     local found = leak("leaks", [[
       assert(semaphore:acquire())
       shared.first = shared.first or client
@@ -85,7 +85,7 @@ describe("the permits of a semaphore", function()
       found.out)
   end)
 
-  it("may be a signal, tickets, or be acquired again", function()
+  it("may serve as signals or tickets, or be reacquired", function()
     for i, body in ipairs {
       "assert(semaphore:acquire())",
       [[shared.n = (shared.n or 0) + 1
@@ -109,7 +109,7 @@ describe("the permits of a semaphore", function()
     end
   end)
 
-  it("of a process that was killed explain a wait without end", function()
+  it("of a killed process explain an endless wait", function()
     local path = file("killed", OPEN .. [[
       local semaphore = client:semaphore "pool"
       semaphore:set(1)
@@ -120,8 +120,8 @@ describe("the permits of a semaphore", function()
       path)
     assert.equal(1, found.status)
     assert.matches('process %d.%d waits for semaphore "pool".*; process %d.%d '
-      .. 'was killed while it had 1 permit of semaphore "pool", which a '
-      .. "semaphore never gets back %(client:permits does%), at", found.out)
+      .. 'was killed while it had 1 permit of semaphore "pool": a semaphore '
+      .. "does not recover them, client:permits does, at", found.out)
   end)
 
   it("of a killed process are no bug if nobody waits for them", function()
@@ -175,7 +175,7 @@ describe("the report of a simulation", function()
     end
   end)
 
-  it("has each position once, and the detail of a code", function()
+  it("shows each position once, and the detail of an error code", function()
     for body, text in pairs {
       ['simulate.finally(function() error("wrong") end)'] =
         "\nwhere.lua:4: wrong, at",
@@ -194,7 +194,7 @@ describe("the report of a simulation", function()
     end
   end)
 
-  it("takes false from an invariant for a violation", function()
+  it("treats false from an invariant as a violation", function()
     for body, text in pairs {
       ["always(function() return false end)"] = "the invariant returned false",
       ['finally(function() return false, "too few" end)'] = "too few",
@@ -211,7 +211,7 @@ describe("the report of a simulation", function()
       .. "function() end)").status)
   end)
 
-  it("has no invariant that reads data before there are servers", function()
+  it("skips an invariant that reads data before rlock.open", function()
     local found = report("early", [[
       local simulate = require "rlock.simulate"
       simulate.always(function() simulate.redis("GET", "/number") end)
@@ -221,7 +221,7 @@ describe("the report of a simulation", function()
     assert.equal(0, found.status, found.out)
     found = report("too_early",
       'require("rlock.simulate").redis("GET", "number")')
-    assert.matches("no client is open yet, and its URL decides", found.out)
+    assert.matches("there is no server yet; the first rlock.open", found.out)
   end)
 end)
 
@@ -274,7 +274,7 @@ describe("the end of a simulation", function()
     return tonumber(fields[12])
   end
 
-  it("by a signal prints what was done so far", function()
+  it("by a signal prints the result so far", function()
     local path = file("goes_on", OPEN .. [[
       client:lock("name"):with({ wait = 9 }, function() rlock.sleep(1) end)]])
     for option, text in pairs { ["--log"] = "interrupted, no bug found\n$",
@@ -291,7 +291,7 @@ describe("the end of a simulation", function()
 end)
 
 describe("the library debug of a simulation", function()
-  it("has only what cannot reach other processes", function()
+  it("has only functions that cannot reach other processes", function()
     assert.equal(0, report("debugs", [[
       assert(debug.traceback("a"):find "^a\n")
       assert(debug.getinfo(1, "l").currentline == 2)]]).status)
@@ -328,7 +328,7 @@ describe("the servers of several addresses", function()
     assert.equal(0, found.status)
   end)
 
-  it("have faults of their own, by name in the report", function()
+  it("have their own faults, and the report names the server", function()
     local path = file("red_faults", program
       .. [[if clients[3]:lock("other"):lock { wait = 3 } then
         clients[3]:lock("other"):unlock()
@@ -341,7 +341,7 @@ describe("the servers of several addresses", function()
     assert.matches("the third one is away", found.out)
   end)
 
-  it("have one and the same lock for one address", function()
+  it("are the same server if the address is the same", function()
     local found = report("same", [[
       local rlock = require "rlock"
       local one = assert(rlock.open "redis://me:secret@host")

@@ -206,7 +206,7 @@ describe("a simulation", function()
   end)
 
   -- Only a fault of the server can do what this invariant does.
-  it("reports two holders as a bug of rlock", function()
+  it("reports two holders as a bug in rlock", function()
     local found = simulate("--seed", "1", file("two", [[
       local rlock = require "rlock"
       local simulate = require "rlock.simulate"
@@ -216,7 +216,7 @@ describe("a simulation", function()
       rlock.sleep(1)]]))
     assert.equal(1, found.status)
     assert.matches('processes %d.1 and %d.1 hold reentrant lock "name" at the '
-      .. "same time: this is a bug of rlock", found.out)
+      .. "same time: this is a bug in rlock", found.out)
   end)
 
   it("knows that a program may break a lock, or delete its key", function()
@@ -529,8 +529,8 @@ describe("the servers of a simulation", function()
     end
   end)
 
-  -- Two holders are what these programs see, and not a bug of rlock.
-  it("break an assumption by name only, which the report says", function()
+  -- The injected faults cause two holders here, so this is no bug in rlock.
+  it("break an assumption only on request, and the report says so", function()
     local program = file("assumption", [[
       local rlock = require "rlock"
       local shared = require("rlock.simulate").shared "holders"

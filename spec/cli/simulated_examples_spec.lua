@@ -8,7 +8,7 @@ local MORE = tonumber(os.getenv "RLOCK_MORE" or 5)
 local FIND = 1000                       -- runs until a bug is found
 local LIMIT = 900                       -- seconds of a command
 
--- Program -> what is said of its bug.
+-- Program -> the message about its bug.
 local BUGS = {
   counter = "counter.lua:%d+: %d updates succeeded, the number is %d, at ",
   counter_need = "need.lua:%d+: %d updates succeeded, the number is %d, at ",

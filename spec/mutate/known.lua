@@ -108,7 +108,7 @@ return {
       "it is in no queue if there is none", equal = true },
     { "renew", "< to <=", "sets what is set already", equal = true },
     { "peek", "1 to 2, 8 of 8",
-      "an owner and its count are there together", equal = true },
+      "an owner and its count exist together", equal = true },
   },
   ["lua/rlock/policy/token_key.lua"] = {
     { "place.keep", "< to <=", "sets what is set already", equal = true },
@@ -147,7 +147,7 @@ return {
     { "standing", "if to true, 3 of 3",
       "nothing is dropped where none is dead", equal = true },
     { "peek", "1 to 2, 3 of 3",
-      "an owner and its count are there together", equal = true },
+      "an owner and its count exist together", equal = true },
   },
   ["lua/rlock/policy/semaphore.lua"] = {
     { "server.undo", ">= to >",
@@ -171,7 +171,7 @@ return {
     { "watchdog:ground", "+ to -", "a closing client renews nothing" },
     { "next_check", "and to or, 1 of 2", "an alarm that finds nothing to do" },
     { "watchdog:lose", "drop statement, 4 of 7",
-      "a lost grant is not lost again, and its end forgets them",
+      "a grant is lost only once, and its end clears them",
       equal = true },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
   },
@@ -181,7 +181,7 @@ return {
   },
   ["lua/rlock/lock/requests.lua"] = {
     { "await_release", "drop statement, 3 of 4",
-      "its table only is not used again" },
+      "only prevents the reuse of its table" },
   },
   ["lua/rlock/zookeeper/connection.lua"] = {
     { "connection.new", "0 to 1, 2 of 4",
@@ -189,7 +189,7 @@ return {
     { "end_session", "if to true", "without a session nothing is held" },
   },
   ["lua/rlock/zookeeper/barrier.lua"] = {
-    { "depart", "false to true", "writes the same log once more" },
+    { "depart", "false to true", "writes the same log twice" },
     { "file", "0 to 1",
       "matters only if the session ends before the member has its node" },
   },

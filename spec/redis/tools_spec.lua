@@ -131,7 +131,7 @@ describe("the suite", function()
     end)
   end
 
-  it("leaves out what takes long, if it is to be quick", function()
+  it("skips long tests and files with `quick`", function()
     local server = redis.start()
     local long = server.folder .. "/long_spec.lua"
     local short = server.folder .. "/short_spec.lua"

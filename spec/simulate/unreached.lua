@@ -149,7 +149,7 @@ return {
   },
   ["redis/errors"] = {
     { SEVERAL, "ERR ^WAIT cannot be used", "replicas" },
-    { "a key holds something else; spec/redis/shared_spec.lua",
+    { "a key has a value of another type: spec/redis/shared_spec.lua",
       "ERR ^value is not an integer" },
   },
 }

@@ -811,7 +811,7 @@ function Returned:__close()
   end
 end
 
--- Notes the key of the leases, for the oracle. On ZooKeeper they are nodes.
+-- Records the key of the leases for the oracle. On ZooKeeper there is none.
 local function note_leases(task, one, permits)
   one.leases = permits.record.target[2]
   if one.leases then task.world.by_key[one.leases] = one end

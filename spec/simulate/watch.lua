@@ -517,8 +517,8 @@ local function give(self, thing, owner, token)
 end
 
 -- Checks that a server executes guarded commands only while no other owner
--- certainly has the lock, and refuses them only if it has no such hold. Of
--- several holds, any may be missing.
+-- certainly has the lock, and refuses them only if the hold is missing. With
+-- several holds, any one may be missing.
 local function check_effect(self, server, thing, args, verdict)
   local entry, owner = server.redis:entry(thing.key), args[1]
   -- An owner that is lost as a reader may be the writer in another task.

@@ -127,8 +127,8 @@ local function has_ghost()
   return false
 end
 
--- Begins something and ends it; adds its name and number to `told`. The process
--- `one`, if any, has the lock then, and keeps it.
+-- Injects faults and ends them. Adds the name and process of each to `told`.
+-- The process `one`, if any, holds the lock meanwhile.
 local function make_trouble(one, told)
   local ends = {}
   if one then storm:keep(one) end
@@ -143,7 +143,7 @@ local function make_trouble(one, told)
   storm:go_on()
 end
 
---- Makes trouble, after which all go on.
+--- Injects faults, after which all processes must make progress.
 ---@return boolean # whether the servers agree afterwards
 local function be_in_trouble()
   local one, told = random(2) == 1 and random(#three), {}

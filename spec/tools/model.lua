@@ -150,8 +150,8 @@ function Pair:same_key(got, want, slack)
     and self:same(READ[got[2]][1], tagged(got[4]), tagged(want[4]), 0)
 end
 
---- By how many milliseconds the expiries of relative commands may differ at
---- present. They are at least a thousand seconds; absolute ones must be equal.
+--- The milliseconds by which expiries may differ now, if a command sets them
+--- relative to the clock: at least 1000 s. Absolute ones must be equal.
 ---@return integer
 function Pair:slack() return (self:now() - self.model.now) // 1000 + MARGIN end
 

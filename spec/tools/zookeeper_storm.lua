@@ -8,7 +8,7 @@
 ---   storm:signal(2, 19)
 ---   storm:set_clock(2, 3600)
 ---   assert.same({}, storm:overlaps())
----   storm:show()              -- where everything stands, as a text
+---   storm:show()              -- the state of everything, as text
 ---   storm:stop()
 ---
 --- Process i uses only the server i, so that it stays where trouble is; the
@@ -87,12 +87,12 @@ local function read(self)
   end
 end
 
--- What servers say of their state, sessions, watches and connections.
+-- Commands for a server's state, sessions, watches and connections.
 local WORDS = { "srvr", "dump", "wchp", "cons" }
 local LAST = 1000                       -- bytes of a process's log
 
---- What the processes have printed last, and what the servers say: for a run
---- that stalls.
+--- The last output of the processes and the state of the servers, to explain a
+--- run that stalls.
 ---@return string
 function Storm:show()
   local list = {}
@@ -190,7 +190,7 @@ function Storm:count()
   return #self.holds
 end
 
---- The holds that overlap, as texts; each is told once.
+--- The holds that overlap, as texts. Each call returns only new ones.
 function Storm:overlaps()
   read(self)
   local fresh = {}

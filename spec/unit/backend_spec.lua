@@ -32,7 +32,7 @@ describe("the options of a client", function()
       its.watchdog, its.timeout, its.connect_timeout, its.tls })
   end)
 
-  it("may be of TLS only with a URL that has it", function()
+  it("may have TLS only if the URL uses TLS", function()
     assert.same({}, completed({}, "rediss://h").tls)
     assert.same({}, completed({}, "zks://h").tls)
     assert.same({ ca = "x" }, completed({ tls = { ca = "x" } },
@@ -107,7 +107,7 @@ describe("a command of the user", function()
     assert.equal("call", sent(5))
   end)
 
-  it("is refused if it may block, as XREAD", function()
+  it("is refused if it may block, like XREAD", function()
     for _, words in ipairs {
       { "xread", "BLOCK", 0, "streams", "s", 0 },
       { "XREAD", "count", 1, "block", 0, "streams", "s", 0 },
@@ -124,7 +124,7 @@ describe("a command of the user", function()
     end
   end)
 
-  it("does not wait for a script if it kills that", function()
+  it("does not wait for the script that it kills", function()
     assert.equal("interrupt", sent("script", "KILL"))
     assert.equal("interrupt", sent("FUNCTION", "kill"))
     assert.equal("call", sent("script", "load", "x"))
@@ -183,7 +183,7 @@ describe("the arguments of an operation", function()
     return table.concat({ target:arguments(name, "a", "b", "c", "d") }, " ")
   end
 
-  it("have the command that publishes in their place", function()
+  it("have the publish command at the right index", function()
     -- Those that publish, and their first four arguments.
     for kind, operations in pairs {
       simple = { break_ = "a P c -", release = "a b c P" },
@@ -223,7 +223,7 @@ describe("a lock of a client", function()
     return server(own):bind(policies.load "reentrant", name or "name", options)
   end
 
-  it("needs replicas as it says, or as the client does", function()
+  it("needs its own number of replicas, else that of the client", function()
     assert.is_nil(bound({}, {}).replicas)
     assert.same({ count = 2, ms = 1000 }, bound({}, { replicas = 2 }).replicas)
     assert.same({ count = "all", ms = 1000 },
@@ -238,7 +238,7 @@ describe("a lock of a client", function()
       bound({ replicas = 2, watchdog = 0.9 }, {}).replicas)
   end)
 
-  it("is the same with the same replicas only", function()
+  it("may be shared only with the same option replicas", function()
     local target = bound({}, { replicas = 1, replica_timeout = 1 })
     target:check("name", { replicas = 1, replica_timeout = 1 })
     bound({}, {}):check("name", {})
@@ -253,7 +253,7 @@ describe("a lock of a client", function()
     end)
   end)
 
-  it("is handed over, unless its name is another's in braces", function()
+  it("is handed over, unless its name is a hash tag", function()
     assert.same({ true, "hand over" }, { bound({}, {}).hands_over,
       bound({}, {}).publish })
     assert.is_truthy(bound({}, {}).leaves)

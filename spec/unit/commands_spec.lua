@@ -1,5 +1,5 @@
 --- The words of commands that rlock sends: of the handshake, of EVALSHA, and
---- where the keys of a user's command are.
+--- the positions of the keys in a user's command.
 
 local command_keys = require "rlock.redis.command_keys"
 local evalsha = require "rlock.redis.evalsha"
@@ -100,14 +100,14 @@ describe("the keys of a command", function()
     assert.equal("", keys_of(server(about(1, 1, 0)), "GET", "a"))
   end)
 
-  it("are asked for once for each command, in any case", function()
+  it("are cached for each command, in any letter case", function()
     local its = server(about(1, 1, 1))
     assert.equal("a", keys_of(its, "get", "a"))
     assert.equal("b", keys_of(its, "GET", "b"))
     assert.same({ "COMMAND INFO GET" }, its.asked)
   end)
 
-  it("are asked for each time if they may be anywhere", function()
+  it("are requested each time if their positions vary", function()
     for _, info in ipairs {
       about(1, 1, 1, { "write", "movablekeys" }),
       about(0, 0, 0, {}, { { "sub" } }),
@@ -132,7 +132,7 @@ describe("the keys of a command", function()
     assert.equal("x", keys_of(server({}, { "x", 5 }), "GET", "a"))
   end)
 
-  it("are asked for again of a server that is loading, or unknown", function()
+  it("are not cached for an unknown command, or after an error", function()
     for _, info in ipairs { "redis LOADING it", {} } do
       local its = server(info, { "x" })
       for _ = 1, 2 do assert.equal("x", keys_of(its, "GET", "a")) end

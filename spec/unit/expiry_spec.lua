@@ -79,12 +79,12 @@ describe("the deadline of a request", function()
   -- 1009 s, by the clock of the node.
   local function word() return expiry.word(node, 1009) end
 
-  it("is by the server's clock, less than the clocks may drift", function()
+  it("is a time of the server's clock, minus the clock drift", function()
     assert.equal("1708996", (word()))           -- 1700005 + 0.999 * 9000
     assert.equal(1, asked)
   end)
 
-  it("needs the clock once in ten seconds, or for a connection", function()
+  it("reads the clock every ten seconds and on each connection", function()
     word()
     node.time = 1009.9
     assert.equal("1708996", (word()))
@@ -127,7 +127,7 @@ describe("requests with an unknown outcome", function()
       assert.same({ ["b\n"] = 1011, ["c\n"] = 1012 }, node.in_doubt)
     end)
 
-  it("delay those of the same owner, or all of the key", function()
+  it("delay requests of the same owner, or of the whole key", function()
     for op, owner in pairs { acquire = "me", release = "me", renew = "me",
         leave = "me", call = "me", set = "", break_ = "" } do
       local node = new()

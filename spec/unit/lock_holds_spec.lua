@@ -18,7 +18,7 @@ describe("a list of holds", function()
     assert.same({}, RENEWED)
   end)
 
-  it("is shared while it is empty, or has one that is renewed", function()
+  it("is a shared constant if it is empty or has one renewed hold", function()
     assert.equal(ONE, list_of(RENEWED))
     local list, hold = list_of(RENEWED), { ends = 5 }
     list = holds.add(list, hold)
@@ -33,7 +33,7 @@ describe("a list of holds", function()
     assert.equal(NONE, list)
   end)
 
-  it("loses the most recent hold, those of objects last", function()
+  it("removes the most recent hold first, those of objects last", function()
     local first, object, whole, last =
       { ends = 1 }, { object = {} }, { hold = {} }, { ends = 2 }
     local list = list_of(first, object, whole, last)
@@ -45,7 +45,7 @@ describe("a list of holds", function()
     assert.same({ nil, {} }, { holds.remove(list) })
   end)
 
-  it("loses a hold that is named, once", function()
+  it("removes a given hold once", function()
     local first, second = { ends = 1 }, { ends = 2 }
     local list = list_of(first, second)
     assert.equal(first, (holds.remove(list, first)))
@@ -64,7 +64,7 @@ describe("a list of holds", function()
     assert.same({ 30, true }, { holds.needed(list, 40, 30) })
   end)
 
-  it("is left to its lease by the task that could not release it", function()
+  it("leaves a hold to its lease if a task cannot release it", function()
     local task, other = {}, {}
     assert.equal(NONE, holds.leave_to_lease(NONE, 9, task))
     local list = holds.leave_to_lease(ONE, 9, task)
@@ -80,7 +80,7 @@ describe("a list of holds", function()
     assert.equal(list[1], holds.left_by(list, task))
   end)
 
-  it("leaves a hold that is renewed by itself, beside others", function()
+  it("leaves a renewed hold to its lease, beside others", function()
     local object = { object = {} }
     local list = list_of(RENEWED, object)
     list = holds.leave_to_lease(list, 9, {})
@@ -89,7 +89,7 @@ describe("a list of holds", function()
     assert.is_nil(RENEWED.ends)
   end)
 
-  it("does not release first what is left to its lease", function()
+  it("removes a hold that is left to its lease last", function()
     local left, object, task = { ends = 1 }, { object = {} }, {}
     local list = holds.leave_to_lease(list_of(left), 5, task)
     list = holds.add(list, object)
@@ -97,7 +97,7 @@ describe("a list of holds", function()
     assert.equal(left, (holds.remove(list)))
   end)
 
-  it("tells whether an object refers to one, and ends all", function()
+  it("finds a hold that an object refers to, and ends all", function()
     local mine, objects = { ends = 1 }, { {} }
     assert.is_false(holds.are_referenced(list_of(mine)))
     local given = { is_transferable = true, object = objects }

@@ -8,7 +8,7 @@ local clock
 
 local function now() return clock end
 
--- A node whose server answers INFO with this text.
+-- A node whose server replies to INFO with this text.
 local function node_of(where, text)
   local node = { where = where, host = { now = now }, connection = {},
     asked = 0 }
@@ -38,7 +38,7 @@ local function identified(where, ...)
   return node
 end
 
--- The node has another connection, to a server that says this.
+-- Reconnects the node, to a server with this INFO.
 local function reconnected(node, text)
   node.connection, node.text = {}, text
   return assert(identity.identify(node, 9))
@@ -63,7 +63,7 @@ describe("a server of a red lock", function()
     assert.is_nil(identity.of(node))
   end)
 
-  it("is not identified without an answer, but without INFO", function()
+  it("is not identified after a failure, but after an error reply", function()
     local node = node_of("a", info("r2", "p2"))
     node.fails = true
     assert.same({ nil, "timeout", "late" }, { identity.identify(node, 9) })
@@ -83,12 +83,12 @@ describe("a server of a red lock", function()
     assert.is_nil(identity.clash(c, a))
     assert.equal("b and a are the same server, not independent servers",
       identity.clash(a, b))
-    assert.is_nil(identity.of(a))                -- it may change: asked again
+    assert.is_nil(identity.of(a))                -- not cached: it may change
     assert.equal("a and b are the same server, not independent servers",
       identity.clash(b, a))
   end)
 
-  it("is not independent of its replica, also if that is not connected",
+  it("is not independent of its replica, even a disconnected one",
     function()
       local a, b = identified("a", "r5", "p5"),
         identified("b", "r6", "p5", "slave")
@@ -121,18 +121,18 @@ describe("a server that was restarted", function()
     assert.equal(30, (quarantine_after ""))
   end)
 
-  it("counts with an append-only file, or if it is the same run", function()
+  it("counts with an append-only file, or with the same run id", function()
     assert.equal(0, (quarantine_after(
       "uptime_in_seconds:10\r\naof_enabled:1\r\n")))
     assert.equal(0, (quarantine_after("uptime_in_seconds:10\r\n", "r")))
   end)
 
-  it("is another one, which knows nothing, if it ran before", function()
+  it("does not count if it is another server, which ran already", function()
     assert.equal(30, (quarantine_after(
       "uptime_in_seconds:101\r\naof_enabled:1\r\n")))
   end)
 
-  it("is known to stand only if it counts", function()
+  it("is returned by `standing` only if it counts", function()
     local _, node = quarantine_after "uptime_in_seconds:10\r\n"
     assert.is_nil(identity.standing(node, 30, clock))
     assert.is_nil(identity.standing(node, 30, clock + 19.9))
@@ -142,7 +142,7 @@ describe("a server that was restarted", function()
     assert.is_nil(identity.standing(node_of "b", 30, clock))
   end)
 
-  it("ran before if it answered since", function()
+  it("ran already if it started before the former one's last reply", function()
     for _, fn in ipairs {
       function(node) assert(identity.standing(node, 30, clock)) end,
       function(node) assert(identity.identify(node, 9)) end,
@@ -183,7 +183,7 @@ describe("a server that does not answer", function()
 
   local function run() go[1](go[2], go[3]) end
 
-  it("is skipped a moment later, with the reason", function()
+  it("is skipped after 10 ms, with the reason", function()
     assert.is_nil(availability.why_away(node))
     availability.mark_away(node, "silent")
     assert.is_nil(availability.why_away(node))
@@ -197,7 +197,7 @@ describe("a server that does not answer", function()
     assert.equal("away for 2.0 s: silent", availability.why_away(node))
   end)
 
-  it("counts again when it answers, every 20 ms", function()
+  it("is probed every 20 ms, and counts again once it replies", function()
     answers = { "timeout silent", "redis LOADING it loads", "ok" }
     availability.mark_away(node, "silent")
     run()
@@ -206,7 +206,7 @@ describe("a server that does not answer", function()
     assert.is_nil(node.away)
   end)
 
-  it("counts again when it answers with an error that does not pass",
+  it("counts again when it replies with a permanent error",
     function()
       answers = { "redis NOAUTH a password" }
       availability.mark_away(node, "silent")
@@ -214,7 +214,7 @@ describe("a server that does not answer", function()
       assert.same({ 1, nil }, { node.asked, node.away })
     end)
 
-  it("tells the last reason", function()
+  it("reports the last reason", function()
     answers = { "closed gone" }
     availability.mark_away(node, "silent")
     local sleep = node.host.sleep
@@ -227,7 +227,7 @@ describe("a server that does not answer", function()
     assert.equal(9, node.asked)
   end)
 
-  it("is not asked when nobody has wanted it for five seconds", function()
+  it("is not probed if it is unused for five seconds", function()
     answers = { "closed gone" }
     availability.mark_away(node, "silent")
     run()

@@ -193,11 +193,11 @@ describe("the test of sealing", function()
       its:probe { run_id = "a" }
       assert.same({ 1, 2, 3, 5, 9, 17, 33, 61, 61, 61 }, pauses)
       assert.equal(10, opened)
-      its:probe { run_id = "a" }               -- without a result: again
+      its:probe { run_id = "a" }               -- no result: retried
       assert.equal(20, #pauses)
     end)
 
-  it("ends with its node, or with the need for it", function()
+  it("ends when its node closes, or when it is not needed", function()
     node.ends_at = 3
     its:probe { run_id = "a" }
     assert.same({ 3, 2 }, { #pauses, opened })
@@ -209,7 +209,7 @@ describe("the test of sealing", function()
     assert.same({ 5, 2 }, { #pauses, opened })
   end)
 
-  it("is made by one task for each run of a server", function()
+  it("runs in one task for each run id of a server", function()
     local begun = 0
     function node.host.service() begun = begun + 1 end
     its:probe { run_id = "a" }

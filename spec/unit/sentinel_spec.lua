@@ -230,7 +230,7 @@ describe("a connection to a Sentinel", function()
     return seen
   end
 
-  it("is as that to the master, or has TLS of its own", function()
+  it("uses TLS like that to the master, or its own options", function()
     local tls = { ca = "x" }
     for i, row in ipairs {
       { {}, nil }, { { tls = tls }, tls },
@@ -243,7 +243,7 @@ describe("a connection to a Sentinel", function()
     end
   end)
 
-  it("has a login of its own, and a third of the time", function()
+  it("has its own login, and a third of the timeout", function()
     local its = reached { username = "no", password = "no", name = "it",
       sentinel = { username = "u", password = "p" } }
     assert.same({ { "AUTH", "u", "p" }, { "CLIENT", "SETNAME", "it" } },
@@ -275,7 +275,7 @@ describe("the list of Sentinels", function()
     })
   end)
 
-  it("forgets those that are not named any more", function()
+  it("drops those that are no longer listed", function()
     local says = { place = "a:1", epoch = 1, others = { "s:2", "s:3" } }
     world = { ["s:1"] = says }
     local self = new "s:1"

@@ -200,7 +200,7 @@ describe("a subscriber of locks that are handed over", function()
     its:add(channel)
   end)
 
-  it("joins the waiters last, and leaves them first", function()
+  it("subscribes to the waiters last, and unsubscribes first", function()
     assert.equal("subscribe inbox, subscribe c, subscribe waiters", spoken())
     say "subscribe"
     assert.is_true(channel.is_live)
@@ -209,7 +209,7 @@ describe("a subscriber of locks that are handed over", function()
       spoken())
   end)
 
-  it("hears what its inbox says, until the channel is removed", function()
+  it("delivers messages of its inbox until the channel is removed", function()
     say "subscribe"
     message("message", naming.inbox("c", "id"), "owner")
     assert.same({ "live c", "granted c owner" }, told)
@@ -218,7 +218,7 @@ describe("a subscriber of locks that are handed over", function()
     assert.same({ "live c", "granted c owner" }, told)
   end)
 
-  it("does without what the user may not do: requests first", function()
+  it("drops channels that the user may not use, requests first", function()
     its:add { name = "requests", notify = print }
     spoken()
     lose "NOPERM this user has no permissions"
@@ -232,7 +232,7 @@ describe("a subscriber of locks that are handed over", function()
     assert.equal("unsubscribe c", spoken())
   end)
 
-  it("drops what has become idle before it connects again", function()
+  it("drops idle channels before it reconnects", function()
     local other = { name = "other" }
     its:add(other)
     clock = 10
@@ -245,7 +245,7 @@ describe("a subscriber of locks that are handed over", function()
     assert.same({ "dropped other" }, told)
   end)
 
-  it("goes on with all of them after any other loss", function()
+  it("restores all channels after any other loss", function()
     its:add { name = "requests", notify = print }
     spoken()
     lose "closed"

@@ -1,4 +1,4 @@
---- What modules remember about an object ends with it.
+--- Modules do not leak memory: what they keep about an object ends with it.
 
 local calls = require "rlock.redis.calls"
 local deduplication = require "rlock.counters.deduplication"
@@ -6,7 +6,7 @@ local expiry = require "rlock.redis.expiry"
 local identity = require "rlock.redis.server_identity"
 local script = require "rlock.script"
 
--- Does the object that `make` returns end once nothing else refers to it?
+-- Is the object that `make` returns collected once nothing else refers to it?
 local function ends(make)
   local weak = setmetatable({ make() }, { __mode = "v" })
   for _ = 1, 3 do collectgarbage() end
@@ -20,7 +20,7 @@ local function new_op()
   end)
 end
 
-describe("nothing is left", function()
+describe("nothing remains in memory", function()
   it("of a server of a red lock", function()
     for _, what in ipairs { "connection", "node" } do
       assert.is_true(ends(function()

@@ -50,7 +50,7 @@ describe("the nodes of a lock", function()
     return show(queues.holders(queues.sorted(names(...), "/a"), most))
   end
 
-  it("are in the order of their numbers, a writer before its reader",
+  it("are sorted by number, a writer before its reader",
     function()
       local list = queues.sorted(names("lock- 9", "limit", "lock- 10",
         "lock- 2"), "/a")
@@ -61,7 +61,7 @@ describe("the nodes of a lock", function()
         "/a")))
     end)
 
-  it("hold it: the first, or as many as may", function()
+  it("hold it: the first one, or the first n", function()
     assert.equal("", holders(nil))
     assert.equal("lock- 2", holders(nil, "lock- 5", "lock- 2"))
     assert.equal("lease- 2, lease- 3",
@@ -80,7 +80,7 @@ describe("the nodes of a lock", function()
 end)
 
 describe("the data of a node", function()
-  it("name its maker", function()
+  it("identifies its creator", function()
     for data, expected in pairs {
       ["10.0.0.1 u:5 rlock,host,7,x"] =
         { "u:5", "rlock,host,7,x", "10.0.0.1" },
@@ -100,7 +100,7 @@ describe("the data of a node", function()
 end)
 
 describe("a kind of lock on ZooKeeper", function()
-  it("has a queue, in which it waits for some of the others", function()
+  it("has a queue, and a set of nodes that block it", function()
     local blocks = {}
     for _, name in ipairs { "reentrant", "fair", "fenced", "mutex", "compute",
         "election", "election.latch", "election.selector", "barrier",
@@ -126,7 +126,7 @@ describe("a kind of lock on ZooKeeper", function()
     assert.equal(1, kinds.load("mutex").most)
   end)
 
-  it("excludes others and is entered again, unless it shares", function()
+  it("is exclusive, reentrant or shared", function()
     for name, expected in pairs {
       reentrant = { true, nil, nil }, mutex = { true, false, nil },
       compute = { true, false, nil }, fair = { true, nil, nil },
@@ -141,7 +141,7 @@ describe("a kind of lock on ZooKeeper", function()
     assert.equal(sides.read, sides.write.peer)
   end)
 
-  it("tells who waits if it is an election", function()
+  it("lists the waiters if it is an election", function()
     assert.is_true(kinds.load("election").tells_queue)
     assert.is_false(kinds.load("reentrant").tells_queue)
     assert.is_nil(kinds.load("election").data)
@@ -149,7 +149,7 @@ describe("a kind of lock on ZooKeeper", function()
     for _, name in pairs(kinds.elections) do kinds.load(name) end
   end)
 
-  it("is found by its name, with or without tokens, or itself", function()
+  it("is loaded by its name, with or without tokens", function()
     assert.equal(kinds.load "mutex", kinds.load "fenced_mutex")
     assert.equal(kinds.load "mutex", kinds.load(kinds.load "mutex"))
     assert.equal(kinds.load "fair", kinds.fenced(kinds.load "fair"))
@@ -165,7 +165,7 @@ describe("a kind of lock on ZooKeeper", function()
 end)
 
 describe("an error of ZooKeeper", function()
-  it("ends the connection if it may pass", function()
+  it("closes the connection if it is temporary", function()
     local ends = {}
     for number = -200, -1 do
       if errors.of(number).ends then ends[#ends + 1] = number end
@@ -208,7 +208,7 @@ describe("the answer to a request", function()
 
   local STAT = ("\0"):rep(68)
 
-  it("to a set is a version, or says why not", function()
+  it("is a version or an error for `set`", function()
     local function set(...) return { nodes.set(server(...), 9, "/a", "x") } end
     assert.same({ 0 }, set(0, STAT))
     assert.same({ nil, "zookeeper", "BADVERSION for /a: the node has another "
@@ -225,7 +225,7 @@ describe("the answer to a request", function()
     assert.equal("protocol error: a malformed reply", left)
   end)
 
-  it("to a request that is retried is final, or not", function()
+  it("is final, or makes the caller retry", function()
     local function answer(...)
       return { nodes.answer(server(...).connection.post(), 9, "/a") }
     end

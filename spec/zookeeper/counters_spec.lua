@@ -331,8 +331,8 @@ describe("a latch on ZooKeeper", function()
     end
   end)
 
-  -- Runs fn() as a task that loses its connection. The client connects again
-  -- after `meanwhile`.
+  -- Runs fn() as a task that loses its connection. The client reconnects after
+  -- meanwhile().
   local function interrupted(fn, meanwhile)
     local link = client.session.server.connection
     local connect = link.connect

@@ -61,7 +61,7 @@ local host = {
   keep = core.keep,
   --- Writes a short text to a descriptor; drops it rather than wait.
   write = core.write,
-  --- Has a write to a Lua file failed, although somebody wants the output?
+  --- Has a write to a Lua file failed, although the output has a reader?
   is_cut = core.is_cut,
   on_signal = process.on_signal,
   on_readable = process.on_readable,

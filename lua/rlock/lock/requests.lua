@@ -442,8 +442,8 @@ end
 
 -- releasing ---------------------------------------------------------------
 
--- Replicas do not confirm a release. So it does not prolong the validity, nor
--- postpone the renewal.
+-- Replicas do not confirm a release. So it neither extends the validity nor
+-- postpones the renewal.
 local function kept(self, sent, seconds, watched)
   local watchdog = self.lock.session.watchdog
   if watched ~= self.watched then self.watched = watched end

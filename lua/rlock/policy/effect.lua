@@ -8,9 +8,9 @@ local effect = {}
 --- hold; the number of holds; the number of keys of each; the owners of the
 --- others; then for each command the number of words, and the words. It replies
 --- { "done", replies }; { "lost" }: nothing was changed; or { "failed", index,
---- error }: the commands before this index were executed. If the server is a
---- replica, which refuses the first command, the reply is that error, as of any
---- other operation: nothing was changed, so the client tries the primary.
+--- error }: the commands before this index were executed. A replica refuses the
+--- first command. Then the reply is its error, as for any other operation:
+--- nothing was changed, so the client retries on the primary.
 ---@param peek_of_kind function server.peek of the kind; its name must differ
 ---  from those of the functions that it ships
 function effect.guarded(peek_of_kind)

@@ -194,7 +194,8 @@ function Exit:try(deadline, now)
 end
 
 -- Leaves in the background, after the call was cancelled or the server did not
--- reply in time. `is_kept`: another call continues the wait.
+-- reply in time. `is_kept`: keeps the request, so that another call of `leave`
+-- retries it.
 local function leave_later(its, is_kept)
   local handle = its.counter
   if not handle.member or not is_present(its) then return end

@@ -13,16 +13,17 @@
 --- So the data of the path is a *log*. Its first line has the number of the
 --- round, the number of the last round that lost a member, and n. The numbers
 --- of a new log begin with the id of the transaction that created the path, so
---- that none is used again after the path was deleted. A line with `=` has the
+--- that none is reused after the path was deleted. The line with `=` has the
 --- number of the last round that ended normally before this one. Every other
 --- line is one of our members: `+` and its node if it is in, `-` if it has left
 --- or withdrawn. Each change is a compare-and-set on the version that was read.
 --- To open a round, one transaction checks that all nodes exist, writes the log
 --- and creates `ready`.
 ---   - If a node of ours is not in the log, its member is entering.
----   - If a member that is in has no node, it has died. The next log says so.
---- A member that has left may ask later how its round has ended. So the path is
---- persistent: the server deletes a container at any time while it is empty.
+---   - If a member that is in has no node, it has died. The next log counts its
+---     round as lost.
+--- A member that has left can read later how its round ended. So the path is
+--- persistent: the server may delete an empty container at any time.
 --- Curator's members count too, but a death looks as if the member had left.
 --- The first member in Curator's order leaves last, because Curator relies on
 --- that.
@@ -221,7 +222,7 @@ local function note(self, deadline)
   end)
 end
 
--- How the last round has ended: sets `lost` or `good`. A member that is still
+-- Records how the last round ended, in `lost` or `good`. A member that is still
 -- in has died.
 local function finish(view)
   for _, mark in pairs(view.marks) do

@@ -8,7 +8,7 @@
 ---                  permits belong to the session that took them
 ---   tells_queue    whether `peek` tells who waits
 ---   data           of an owner's node, a function; default: see backend.lua
----   lasts          whether its path is persistent, because of the data there
+---   lasts          whether its path is a persistent node, because it has data
 
 local identity = require "rlock.util.identity"
 local naming = require "rlock.naming"

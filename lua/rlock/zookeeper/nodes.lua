@@ -64,12 +64,12 @@ function nodes.get(server, deadline, path, is_watched)
   end
 end
 
---- Reads after a sync on the same connection, so that it sees what other
---- clients have done: a server may lag behind the others.
+--- Reads after a sync on the same connection. The read then sees all earlier
+--- writes of other clients, although a server may lag behind the leader.
 ---@param server table
 ---@param deadline number
----@param read function returns nil, code, detail, or anything else
----@return any ... # what it returns
+---@param read function returns its result, or nil, code, detail
+---@return any ... # the results of `read`
 function nodes.current(server, deadline, read)
   local connection = server.connection
   while true do
@@ -155,7 +155,7 @@ local FINE = { [0] = true, [errors.NODE_EXISTS] = true,
 ---@param deadline number by host.now()
 ---@param path string
 ---@param lock string the path of the lock: `path`, or above it
----@param lasts? boolean whether `lock` is persistent instead
+---@param lasts? boolean whether the node at `lock` is persistent, no container
 ---@return true?, rlock.failure? code, string? detail
 function nodes.make_containers(server, deadline, path, lock, lasts)
   local connection, calls, chroot = server.connection, {}, server.options.chroot
@@ -224,8 +224,8 @@ function nodes.get_own(target, deadline, path, is_watched)
 end
 
 --- Makes a persistent node.
----@return integer? # the server's error; NO_NODE: it has deleted the parent,
----  because that was empty
+---@return integer? # the server's error; NO_NODE: it has deleted the empty
+---  parent
 ---@return any code, string? detail
 local function make_once(server, deadline, parent, path, value)
   local ok, code, detail = server.connection:reach(deadline)
@@ -243,7 +243,8 @@ local function make_once(server, deadline, parent, path, value)
     codec.flags.persistent, server.access)):wait(deadline)
 end
 
---- As `make_once`, but until the parent stays, or the deadline.
+--- Makes a persistent node. Retries until the deadline if the server deletes
+--- the empty parent.
 ---@param server table
 ---@param deadline number
 ---@param parent string of a counter, made as a container

@@ -54,7 +54,7 @@ end
 
 ---@param server table the back end: host, connection, data(owner)
 ---@param fields table parent, lock, mark, blocks; `data`, or `owner` for it;
----  lasts: whether `lock` is persistent;
+---  lasts: whether the node at `lock` is persistent;
 ---  on_wake, called outside of any task when a retry may succeed
 function place.new(server, fields)
   local self = setmetatable(fields, place)
@@ -228,8 +228,8 @@ function place:is_shut_out()
   return self.gate ~= nil and self.gate.epoch ~= self.connection.epoch
 end
 
---- Asks whether it is our turn; makes our node if there is none. Retries until
---- the deadline, or until the gate must be asked again, see `is_shut_out`.
+--- Checks whether it is our turn; makes our node if there is none. Retries
+--- until the deadline, or until the gate needs a new check, see `is_shut_out`.
 ---@param deadline number by host.now()
 ---@param is_try? boolean do not watch the node ahead
 ---@return boolean? # whether nothing is ahead

@@ -8,11 +8,11 @@ rlockctl simulate [OPTIONS] PROGRAM.lua [ARG...]
 
 Runs the program as several processes on a virtual clock and injects faults. The
 processes crash and restart, pause for longer than a lease, and lose requests
-and replies. The seed determines the whole run. The first run, of seed 0, has no
-faults: it measures the program. Then the command tries one seed after another
-until a run exposes a bug: an uncaught error, a wait that never ends, a lock or
-permit that is never released, or an invariant that is violated. It prints the
-steps that lead to the bug, and the command that repeats the run.
+and replies. The seed determines the whole run. The first run, with seed 0, has
+no faults: it measures the program. Then the command tries one seed after
+another until a run exposes a bug: an uncaught error, a wait that never ends, a
+lock or permit that is never released, or an invariant that is violated. It
+prints the steps that lead to the bug, and the command that repeats the run.
 
 The servers are simulated, too, whatever hosts the program names: one Redis for
 each address, unless the scheme of the URL or an option selects Sentinel, Redis
@@ -28,12 +28,12 @@ io.popen or a socket, raises an error.
 
 An error code of rlock may end a process: after a long pause,
 assert(lock:unlock()) raises "lost". Such an end is counted, but is not a bug.
-Without faults, only busy, timeout and quorum may end some processes, because
-another one was first.
+Without faults, only busy, timeout and quorum may end a process, because it has
+lost a race, and at least one process must succeed.
 
-A process that ends without releasing a permit of a semaphore has a bug, too,
-unless the program uses the semaphore for signals, so that a process releases
-what it has not acquired, or for tickets, which nobody releases.
+It is also a bug if a process ends normally while it has a permit of a
+semaphore. Two uses of a semaphore are exempt: signals, where a process releases
+permits that it has not acquired, and tickets, which no process releases.
 
   --processes N   the number of processes; default 3
   --runs N        the maximum number of runs after the first one
@@ -63,8 +63,8 @@ what it has not acquired, or for tickets, which nobody releases.
   --log           show what the program prints in the run that exposes the bug
   --json          print one object, also for an error
 
-Write -- before arguments of the program that begin with -. SIGINT ends the
-search, and prints its result.
+Write -- before arguments of the program that begin with -. After SIGINT, the
+command ends the search and prints the result so far.
 
 Exit status: 0 no bug found, 1 a bug found, 3 the program uses a command that
 the simulated Redis lacks, 130 interrupted, 206 usage.
@@ -178,7 +178,7 @@ local function options_of(chosen)
   }
 end
 
--- The address that rlock.open has by default. Its login has no effect.
+-- The default URL of rlock.open, without its login, which has no effect.
 local function default_url()
   local url = require "rlock".default_url or os.getenv "RLOCK_URL"
   return url and url ~= "" and url:gsub("://%S*@", "://") or nil
@@ -197,7 +197,7 @@ local function program_of(operands)
 end
 
 -- The command that repeats a seed; nil without one. It has all options that
--- change a run, and the address of the environment.
+-- affect a run, and the URL from the environment.
 local function command_of(chosen, operands, seed, url)
   if not seed then return nil end
   local quoted = require("rlockctl.doctor.common").quoted

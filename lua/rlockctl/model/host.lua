@@ -18,9 +18,9 @@ local sim = {}
 
 local EPOCH = 1700000000  -- the wall clock at time 0
 local GRACE = 5           -- seconds that unwinding tasks get to clean up
--- So many readings of the clock take no time, if none passes between them. The
--- next one takes so many seconds. Each further one takes longer by this factor,
--- up to a second: a loop of an hour ends soon, too.
+-- READINGS readings of the clock at the same time are free. The next one takes
+-- READING seconds. Each further one takes longer by the factor GROWTH, up to
+-- LONGEST seconds, so that a loop that polls the clock for an hour ends soon.
 local READINGS, READING, GROWTH, LONGEST = 10000, 1e-4, 1.0001, 1
 -- 10 000 steps of tasks, with four values each, take so many seconds.
 local STEPS, BURST = 4 * 10000, 0.01

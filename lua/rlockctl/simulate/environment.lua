@@ -11,7 +11,7 @@ local new_assert = require "rlock.host.uv".new_assert
 
 local environment = {}
 
--- The error codes of rlock that may end a process. A "usage" is a bug.
+-- The error codes of rlock that may end a process. The code "usage" is a bug.
 local CODES = {}
 for code in ([[busy timeout deadlock lost not_held refused closed connect redis
   zookeeper quorum replicas failed cancelled]]):gmatch "%S+" do
@@ -244,8 +244,8 @@ end
 
 -- the environment -------------------------------------------------------------
 
--- Lua's other functions of `debug` reach the simulation, or modules that all
--- processes share.
+-- Allows two functions of `debug`. The others can reach the simulation, or
+-- modules that all processes share.
 local function safe_debug()
   local safe = {}
   for name in next, debug do safe[name] = refusing("debug." .. name) end

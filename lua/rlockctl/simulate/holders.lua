@@ -1,5 +1,5 @@
 --- Checks mutual exclusion: two owners must never hold a lock at the same time.
---- If they do, that is a bug of rlock, not of the program. It checks only
+--- If they do, that is a bug in rlock, not in the program. It checks only
 --- built-in locks, because it does not know what a user's policy excludes.
 
 local kinds = require "rlock.lock.kinds"
@@ -18,7 +18,7 @@ for _, kind in ipairs(kinds) do
 end
 
 --- The host name of a client's server. The clients of a cluster, of Sentinels
---- or of ZooKeeper have no such name, but all have the same servers.
+--- or of ZooKeeper have no such name: they all share the same servers.
 function holders.server_of(session) return session.options.host or "" end
 
 -- Is the hold of an entry certainly valid? A release first removes the hold
@@ -32,7 +32,7 @@ end
 
 local function report(run, a, b)
   run:found("rlock", ("processes %s and %s hold %s at the same time: this is a "
-    .. "bug of rlock, not of the program; please report it"):format(
+    .. "bug in rlock, not in the program; please report it"):format(
     a.host.label, b.host.label, a.grant:show()), { process = b.host.label })
 end
 

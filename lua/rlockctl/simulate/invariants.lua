@@ -14,9 +14,9 @@ function invariants.new(run)
     invariants)
 end
 
--- Adds an invariant. Each life of each process makes it again, which replaces
--- it: the place of the call tells it apart, and how often this life has called
--- from there.
+-- Adds an invariant. Each life of a process adds its invariants, which replace
+-- those of the life before. The key of an invariant is the place of the call,
+-- with the number of calls from there in this life.
 local function add(list, own, fn)
   local counts, info = own.invariants or {}, debug.getinfo(3, "Sl")
   local at = info and info.source .. ":" .. info.currentline or "?"
@@ -58,8 +58,8 @@ function invariants:module_for(own)
   return module
 end
 
--- Why an invariant is violated, or nil. It is not, yet, if it reads the data of
--- servers that do not exist.
+-- Why an invariant is violated, or nil. An invariant that reads data holds as
+-- long as there are no servers.
 local function problem_of(run, entry)
   run.reads_early = nil
   local ok, holds, why = pcall(entry.fn)

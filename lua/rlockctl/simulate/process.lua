@@ -11,7 +11,7 @@ local process = {}
 process.__index = process
 
 local SPREAD = 0.01                     -- seconds within which processes start
-local STEPS = 20000000                  -- VM instructions between two looks
+local STEPS = 20000000                  -- VM instructions between two checks
 
 local entry_point                       -- loaded when a program first runs
 
@@ -36,7 +36,7 @@ end
 local ROOT = debug.getinfo(1, "S") --[[@as table]]
   .source:match "^(.*)rlockctl/simulate/process%.lua$"
 
--- Is this function Lua's or rlock's?
+-- Is this function part of Lua or rlock?
 local function is_ours(info)
   local source = info.source
   return source == "=[C]" or source:sub(1, #ROOT) == ROOT
@@ -44,7 +44,7 @@ local function is_ours(info)
       or source:find("^rlockctl/", #ROOT + 1)) ~= nil
 end
 
--- Raises an error in the hook that calls this, at the line of the program.
+-- Called by a hook: raises an error with the position in the program.
 local function end_loop(message)
   local level = 4
   local info = debug.getinfo(level, "S")
@@ -55,12 +55,12 @@ local function end_loop(message)
   error(message, level)
 end
 
---- Ends loops that never wait: nothing else could. A loop that reads the clock
---- may last for the span.
+--- Ends loops that never wait: they would block the simulation forever. A loop
+--- that reads the clock may last for the span.
 ---@param universe table
 ---@param span number seconds
----@param follow? function of a coroutine, and what a hook gets: called for each
----  line and each return until it returns false
+---@param follow? function called for each line and each return, with the
+---  coroutine and the arguments of a hook, until it returns false
 function process.end_loops(universe, span, follow)
   local resumes, seen, since, before = 0, nil, 0, nil
   function universe.on_resumed() resumes, since = resumes + 1, universe.now end
@@ -145,7 +145,7 @@ end
 
 -- the end ---------------------------------------------------------------------
 
--- Records how it ends.
+-- Records how and when it ends.
 local function ends(self, how)
   self.ending, self.ended_at = how, self.host.universe.now
 end

@@ -26,11 +26,11 @@ local PATIENCE = 15                     -- seconds that a wait may last, in
                                         -- addition to two leases
 local LONGEST = 3                       -- times that: then a run always ends
 local LEASE = 30                        -- seconds; the watchdog's default
-local LOOP = 86400                      -- seconds that a loop may last that
-                                        -- reads the clock and does not wait
+local LOOP = 86400                      -- seconds of a loop that reads the
+                                        -- clock and never waits
 
--- The codes of those that lose a race: they may end some of the processes, even
--- without faults.
+-- The codes of a process that loses a race. They may end some of the processes,
+-- even without faults.
 local LOSES = { busy = true, timeout = true, quorum = true }
 
 --- Reads the server's data, for an invariant.
@@ -38,9 +38,9 @@ function run:read(...) return servers.read(self, ...) end
 
 -- bugs of the program ---------------------------------------------------------
 
---- Ends the run because of a bug, which becomes its `bug`.
+--- Ends the run because of a bug, and stores it in the field `bug`.
 ---@param what string its sort: "error", "code", "invariant", "deadlock",
----  "unlock", "wait", or "rlock": a bug of rlock itself
+---  "unlock", "wait", or "rlock": a bug in rlock itself
 ---@param text string a sentence
 ---@param at? table `process`, `line`, `time`
 function run:found(what, text, at)
@@ -90,8 +90,8 @@ local function is_file(self, name)
   end
 end
 
--- Splits the first line of a message into the place at which it begins, if that
--- is in the program, and the rest.
+-- Splits the first line of a message into the position that it begins with, if
+-- that is in the program, and the text.
 local function split(self, message)
   local first = message:match "^[^\n]*"
   local file, line, text = first:match "^([^\n]-):(%d+): (.*)$"
@@ -261,7 +261,7 @@ end
 -- opened its first client.
 local OF_PROCESS = { kill = true, stall = true }
 
--- Which of several servers a fault is about, for the report.
+-- Which of several servers a fault affects, for the report.
 local function place_of(self, kind, a, b)
   if self.sort ~= "redis" or not self.servers[2] or OF_PROCESS[kind] then
     return ""
@@ -364,7 +364,7 @@ end
 local function simulate(program, seed, options)
   local self = new(program, seed, options)
   local universe = self.universe
-  -- Else only the probe ends loops: the hook costs a tenth of the speed.
+  -- Other runs do not end loops: the hook costs a tenth of the speed.
   if options.is_probe or options.has_loop or self.steps then
     process.end_loops(universe, LOOP, self.steps and steps.line_hook(self))
   end

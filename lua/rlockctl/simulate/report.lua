@@ -117,9 +117,10 @@ end
 
 -- the end ---------------------------------------------------------------------
 
--- The step that leads to the bug: in a deadlock, the last wait that began; else
--- the last step before the bug shows, or before an invariant of `finally` was
--- violated; of the process that has not released something, its last one.
+-- The step that leads to the bug. In a deadlock, that is the last wait that
+-- began. If a process has not released something, it is the last step of that
+-- process. Else it is the last step before the bug, or before an invariant of
+-- `finally` was violated.
 local function step_of(shown, bug)
   local since, found = bug.since or bug.time, nil
   for _, step in ipairs(shown.steps) do
@@ -135,7 +136,7 @@ local function step_of(shown, bug)
   return found
 end
 
--- Says what is wrong, where, and since which step.
+-- Describes the bug: what is wrong, where, and since which step.
 local function sentence(shown, bug)
   local step, line = step_of(shown, bug), bug.line
   local since = step and ("; since process %s, %s: %s%s"):format(step.process,

@@ -17,7 +17,7 @@ local function is_same(a, b)
   return a and b and a.what == b.what and a.text == b.text and a.time == b.time
 end
 
--- A run for the report: once more if a signal has cut it short.
+-- A run for the report. Repeats it if a signal has interrupted it.
 local function whole(program, seed, options)
   local status = options.stop.status
   local run = programs.run(program, seed, options)
@@ -26,7 +26,7 @@ local function whole(program, seed, options)
 end
 
 -- Reduces the plan of a run that has failed, and records the steps of another
--- run with the reduced plan. After a signal, does not reduce it any more.
+-- run with the reduced plan. After a signal, the plan is not reduced further.
 local function explain(program, result, options)
   local found, seed, stop = result.run, result.seed, options.stop
   local again = whole(program, seed, with(options, { plan = found.plan }))
@@ -54,8 +54,8 @@ end
 ---@param program table of programs.run
 ---@param options table `processes`, `span`, `strict`; `seed`, the first one;
 ---  `groups`, a set of names of plan.groups; `is_over(result)`, whether to end
----  the search; `stop`, a table: its `status` ends the search, too. It gets the
----  `universe` of the current run
+---  the search; `stop`, a table: the search ends once it has a `status`, and
+---  keeps the `universe` of the current run there
 ---@return table # `runs`, their number; `calm`, the number without faults;
 ---  `codes`, those that ended a process; `lack`, what the simulated server
 ---  lacks, such as "command GEOADD", if that ended the search; `is_stopped`. If
@@ -66,7 +66,7 @@ function search.run(program, options)
   local result, stop = { runs = 0, calm = 0, codes = {} }, options.stop
   local function try(seed, more)
     local run = programs.run(program, seed, with(options, more))
-    if stop.status then return run end  -- it was cut short
+    if stop.status then return run end  -- interrupted
     count(result, run)
     result.lack = run.lack
     if run.bug and not run.lack then

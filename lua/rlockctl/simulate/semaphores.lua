@@ -1,11 +1,11 @@
---- Finds permits of a semaphore that are never released. Its permits have no
---- owners, so this counts what each process acquires and releases. It reports
---- nothing where a process need not release what it has acquired: if a process
---- releases permits that others acquired (the semaphore is a signal), if nobody
---- releases any (it hands out tickets), or if they expire. The permits of a
---- killed process are lost, which is a bug only if somebody waits for them
---- forever. On ZooKeeper, permits end with the client's session, so none are
---- lost.
+--- Finds permits of a semaphore that are never released. Permits have no
+--- owners, so this counts what each process acquires and releases. Some
+--- semaphores are exempt, because a process need not release what it has
+--- acquired: those where a process releases permits that others acquired
+--- (signals), those where no process releases any (tickets), and those whose
+--- permits expire. The permits of a killed process are lost, which is a bug
+--- only if a process waits for them forever. On ZooKeeper, permits end with the
+--- client's session, so none are lost.
 
 local holders = require "rlockctl.simulate.holders"
 local naming = require "rlock.naming"
@@ -93,7 +93,8 @@ end
 
 local function permits(n) return n == 1 and "1 permit" or n .. " permits" end
 
---- A process that has ended with permits; to be called when all have ended.
+--- Finds a process that has ended with permits. Call it once all processes have
+--- ended.
 ---@param run table of programs.lua
 ---@return string? # a sentence
 ---@return table? # the process
@@ -107,7 +108,7 @@ function semaphores.leak(run)
   end)
 end
 
---- Explains a wait for a semaphore: a process was killed that had its permits.
+--- Explains a wait for a semaphore: a killed process had its permits.
 ---@param run table
 ---@param text string the sentence about the wait
 ---@return string # with the explanation, if there is one
@@ -116,8 +117,8 @@ function semaphores.explain(run, text)
     local name = "semaphore " .. naming.show(its.name)
     if process.host.is_dead and not process.ending
         and text:find(name, 1, true) then
-      return ("%s; process %s was killed while it had %s of %s, which a "
-        .. "semaphore never gets back (client:permits does)"):format(text,
+      return ("%s; process %s was killed while it had %s of %s: a "
+        .. "semaphore does not recover them, client:permits does"):format(text,
         process.host.label, permits(n), name)
     end
   end)

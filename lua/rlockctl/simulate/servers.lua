@@ -32,7 +32,7 @@ end
 
 local make = {}                         -- sort -> function(run)
 
--- The servers of a single Redis each are added when an address first appears.
+-- Each address has its own Redis, which is added when a client first opens it.
 function make.redis() end
 
 function make.sentinel(run)
@@ -65,7 +65,7 @@ local function server_of(run, key)
   return run.cluster:servers_of({ name = key })[1]
 end
 
--- Puts the initial data on a server of Redis; nil: on all servers.
+-- Writes the initial data to one server of Redis; nil: to all servers.
 local function fill(run, one)
   for name, value in pairs(run.options.data or {}) do
     local server = one or server_of(run, name)
@@ -88,7 +88,7 @@ local function seen(reply)
   return list
 end
 
---- Reads the data of Redis, for an invariant: that of the server of the first
+--- Reads the data of Redis for an invariant, from the server at the first
 --- address. Before the first rlock.open, raises an error and sets
 --- `run.reads_early`.
 ---@param run table of programs.lua
@@ -98,8 +98,8 @@ function servers.read(run, ...)
   for i, word in ipairs(words) do words[i] = tostring(word) end
   if not run.sort then
     run.reads_early = true
-    error("redis(...) of rlock.simulate: no client is open yet, and its URL "
-      .. "decides which servers there are", 0)
+    error("redis(...) of rlock.simulate: there is no server yet; the first "
+      .. "rlock.open makes it", 0)
   elseif run.ensemble then
     error("redis(...) of rlock.simulate: this run has ZooKeeper", 0)
   end
@@ -149,7 +149,7 @@ function servers.choose(run, sort)
   for _, server in ipairs(run.servers) do observe(run, server) end
 end
 
--- The server of Redis at an address, which may be new.
+-- The server of Redis at an address. Adds it if the address is new.
 local function server_at(run, url)
   local its = urls.parse(url) --[[@as table]]
   local place = its.is_local and "local:" or its.path or urls.host_port(its)

@@ -9,7 +9,7 @@ local patch = require "rlockctl.simulate.patch"
 local steps = {}
 
 local DEPTH = 40                        -- stack frames to search
-local EVENTS = 1000000                  -- of the hook, at most
+local EVENTS = 1000000                  -- after which the line hook stops
 
 -- The name of the program's file that a function is from, or nil.
 local function file_of(run, info)
@@ -17,10 +17,10 @@ local function file_of(run, info)
   return path and run.program.chunks[path] and path:match "[^/]*$"
 end
 
---- A hook for the coroutines of a run. It keeps the line of the program that
+--- A hook for the coroutines of a run. It records the line of the program that
 --- each one executes, because a tail call removes it from the call stack. It is
---- slow, so it gives up in a long run.
----@return function # as for process.end_loops
+--- slow, so it stops after a number of events.
+---@return function # the `follow` of process.end_loops
 function steps.line_hook(run)
   local left = EVENTS
   run.lines = setmetatable({}, { __mode = "k" })
@@ -136,8 +136,8 @@ local RECORDED = {
   end },
 }
 
--- The methods of counters, and compute: the method, the name, and arguments
--- that are no tables.
+-- Describes a call of a counter: the method, the name, and the first argument
+-- unless it is a table.
 local function of_counter(method)
   return function(counter, argument)
     local record = type(counter) == "table" and counter.record

@@ -321,9 +321,9 @@ function scene:check_released()
   end
 end
 
---- When all clients are closed: only values, the numbers of permits, latches
---- and the logs of double barriers are left, and what is above them; `ready`,
---- if the last member has died; and containers that were never used.
+--- Checks the nodes once all clients are closed. These may be left: values, the
+--- numbers of permits, latches and the logs of double barriers, with their
+--- parents; `ready`, if the last member has died; and unused containers.
 function scene:check_nodes()
   local nodes = self.ensemble:newest().tree.nodes
   for path, node in pairs(nodes) do

@@ -25,7 +25,7 @@ for name, op in pairs(ops) do NAMES[op] = name end
 
 local WITH_VERSION = { [ops.delete] = true, [ops.check] = true }
 
--- What a request says; of a node's name only the mark and the number.
+-- A request as text. A node's name is reduced to its mark and its number.
 local function show(op, its)
   local words = { NAMES[op] }
   if op == ops.multi then
@@ -90,9 +90,9 @@ end
 
 --- Runs fn(self) as a task of a client's process. Fields of self: `universe`,
 --- `ensemble`, `network`, `host`; open([options[, host]]) opens a client;
---- add_host(name) adds a process; requests(): those since its last call, as
---- texts: seconds since then, the request, and its error; `log`, a list of
---- texts.
+--- add_host(name) adds a process; requests() returns the requests since its
+--- last call, as texts: seconds since then, the request, and its error; `log`,
+--- a list of texts.
 ---@param servers integer
 ---@param fn function
 function stage.play(servers, fn)

@@ -619,8 +619,20 @@ local LASTING = { "^redisson_lock_token", "^{?semaphore", "^{?latch",
   "^{?permits", "^{?crowd semaphore", "^{?crowd permits", "^rlock_barrier",
   "^rlock_request" }
 
-local function is_lasting(self, key)
+-- Have all the registered waiters had a request refused? Then they may not have
+-- been able to leave.
+local function are_excused(self, server, channel)
+  local entry = server.redis:entry(channel .. ":waiters")
+  for member in pairs(entry and entry.value or {}) do
+    if not self.excused[member:match " (.*)$"] then return false end
+  end
+  return entry ~= nil
+end
+
+local function is_lasting(self, server, key)
   if is_queue(key) then return not self.is_calm end
+  local channel = key:match "^(.*):wait[a-z]+$"
+  if channel and are_excused(self, server, channel) then return true end
   for _, pattern in ipairs(LASTING) do
     if key:find(pattern) then return true end
   end
@@ -632,7 +644,7 @@ local function check_keys(self)
     server.redis.now = math.floor(server:clock() * 1000000)
     for key in pairs(server.redis.entries) do
       local entry = server.redis:entry(key)
-      if entry and not is_lasting(self, key) then
+      if entry and not is_lasting(self, server, key) then
         self.oracle:fault("left", "%s has %s, for %s s more", server.name, key,
           entry.expires and ("%.1f"):format((entry.expires
             - server.redis:ms()) / 1000) or "ever")

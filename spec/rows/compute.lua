@@ -169,6 +169,14 @@ row("fails for its caller alone, and another one tries", function(open, name)
   assert.equal(1, made)
 end)
 
+row("fails with an error that has no text", function(open, name)
+  local bad = setmetatable({}, { __tostring = function() error "no" end })
+  local value, code, detail =
+    open():compute(name, LONG, function() error(bad) end)
+  assert.same({ nil, "failed", "an error whose __tostring raises" },
+    { value, code, detail })
+end)
+
 row("fails for all that wait, when it has failed twice", function(open, name)
   local one, two, three, made = open(), open(), open(), 0
   local slowly = slow_function(function() error("no 1", 0) end)

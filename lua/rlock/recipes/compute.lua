@@ -148,11 +148,13 @@ local function evaluate(self, hold)
   local ok, value, why = pcall(self.fn, hold)
   if not ok then
     if is_unwind and is_unwind(value) then error(value, 0) end
-    value, why = nil, tostring(value)
+    value, why = nil, value == nil and "nil" or value
   end
   if type(value) == "string" and #value <= most then return value end
   if value == nil and why ~= nil then
-    return nil, "failed", naming.printable(tostring(why)):sub(1, LONGEST)
+    local is_text, text = pcall(tostring, why)
+    return nil, "failed", naming.printable(is_text and text
+      or "an error whose __tostring raises"):sub(1, LONGEST)
   end
   return nil, "usage", ("client:compute: fn returned a %s; it must return a "
     .. "string of at most %d bytes, or nil and why it has none"):format(

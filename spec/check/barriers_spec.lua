@@ -44,6 +44,18 @@ local function members(self)
   return count
 end
 
+-- Two members that have entered a round.
+---@return any, any, table, any # both; the second's host, and its client
+local function enter_two(self, client)
+  local other, host = add_client(self)
+  local one, two = client:double_barrier(NAME, 2), other:double_barrier(NAME, 2)
+  local first = start(self, self.host, one.enter, one)
+  start(self, host, two.enter, two)
+  self.sleep(SERVED)
+  assert.is_true(first.value)
+  return one, two, host, other
+end
+
 describe("a double barrier on virtual time:", function()
   on_stage("opens, and ends, within a message", function(self, client)
     local other, host = add_client(self)
@@ -69,12 +81,7 @@ describe("a double barrier on virtual time:", function()
 
   on_stage("a member may retry `leave` after a timeout",
     function(self, client)
-      local other, host = add_client(self)
-      local one, two = client:double_barrier(NAME, 2),
-        other:double_barrier(NAME, 2)
-      start(self, self.host, one.enter, one)
-      start(self, host, two.enter, two)
-      self.sleep(SERVED)
+      local one, two, host = enter_two(self, client)
       self:route().delay = 10
       assert.is_nil((one:leave { wait = 1 }))
       self:route().delay = 0
@@ -159,13 +166,7 @@ describe("a double barrier on virtual time:", function()
 
   on_stage("leaves in the background if the server is down",
     function(self, client)
-      local other, host = add_client(self)
-      local one, two = client:double_barrier(NAME, 2),
-        other:double_barrier(NAME, 2)
-      local first = start(self, self.host, one.enter, one)
-      start(self, host, two.enter, two)
-      self.sleep(SERVED)
-      assert.is_true(first.value)
+      local one, two, host = enter_two(self, client)
       self.server:restart(20, "data")
       local _, ok, code = self:timed(one.leave, one, { wait = 3 })
       assert.is_nil(ok)
@@ -223,13 +224,7 @@ describe("a double barrier on virtual time:", function()
 
   on_stage("never confuses its round with a later one when it is forgotten",
     function(self, client)
-      local other, host = add_client(self)
-      local one, two = client:double_barrier(NAME, 2),
-        other:double_barrier(NAME, 2)
-      local first = start(self, self.host, one.enter, one)
-      start(self, host, two.enter, two)
-      self.sleep(SERVED)
-      assert.is_true(first.value)
+      local one, two, host, other = enter_two(self, client)
       local left = start(self, self.host, one.leave, one, { wait = 1 })
       self.sleep(2)
       assert.equal("timeout", left.code)

@@ -1,4 +1,4 @@
---- client:compute on virtual time: who gets a stale value.
+--- client:compute on virtual time: which callers get a stale value.
 
 local stage = require "spec.simulate.stage"
 

@@ -553,22 +553,16 @@ local function check_released(self)
   end
 end
 
--- The name of a lock whose record has something in this field.
+-- The name of a lock whose record has something in this field. An expired grant
+-- of a named owner does not count. It remains as long as the lock: another task
+-- of the owner may still unlock it.
 local function has_any(session, field)
   for _, kind in next, session.kinds do
     for name, record in next, kind.records do
-      if next(record[field] or {}) then return name end
-    end
-  end
-end
-
--- The name of a lock with a grant. An expired grant of a named owner remains as
--- long as the lock: another task of the owner may still unlock it.
-local function with_grant(session)
-  for _, kind in next, session.kinds do
-    for name, record in next, kind.records do
-      for owner, grant in next, record.grants do
-        if not owner.is_named or grant:valid_for() > 0 then return name end
+      for owner, one in next, record[field] or {} do
+        if field ~= "grants" or not owner.is_named or one:valid_for() > 0 then
+          return name
+        end
       end
     end
   end
@@ -583,9 +577,9 @@ local function left_of(session, is_calm)
     local name = has_any(session, field)
     if name then return what .. " of " .. name end
   end
-  if with_grant(session) then
+  if has_any(session, "grants") then
     for _ = 1, 2 do collectgarbage() end
-    local name = with_grant(session)
+    local name = has_any(session, "grants")
     if name then return "a grant of " .. name end
   end
   for name, channel in pairs(session.wakeup.channels) do

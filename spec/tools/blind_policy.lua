@@ -1,4 +1,4 @@
---- A policy without `peek`: clients cannot ask who holds such a lock.
+--- A policy without `peek`: clients cannot read the holders of its locks.
 return {
   name = "blind", keys = function(name) return { name } end,
   server = {

@@ -13,7 +13,6 @@ local remote = require "rlock.redis.remote"
 
 local release_requests = {}
 
----@diagnostic disable-next-line: access-invisible
 local op                                -- compiled
 
 local function channel_of(target)

@@ -135,22 +135,22 @@ static int core_write(lua_State *L)
     return 1;
 }
 
-/* core.is_cut(file) -> boolean: has a write to a Lua file failed? Lua's print
-   ignores such an error, and a later flush succeeds. False if the output has no
-   reader: the reader of a pipe has left, or the descriptor was closed. */
-static int core_is_cut(lua_State *L)
+/* core.write_failure(file) -> nil | "cut" | "unread": has a write to a Lua file
+   failed? Lua's print ignores such an error, and a later flush succeeds.
+   "unread": the reader of the pipe has left. nil for a closed descriptor:
+   the output is unwanted. */
+static int core_write_failure(lua_State *L)
 {
     const luaL_Stream *stream = luaL_checkudata(L, 1, LUA_FILEHANDLE);
-    int is_cut = stream->closef != NULL && ferror(stream->f);
+    struct pollfd reader = { -1, POLLOUT, 0 };
 
-    if (is_cut) {
-        struct pollfd reader = { fileno(stream->f), POLLOUT, 0 };
-        int is_wanted = (fcntl(reader.fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
-
-        poll(&reader, 1, 0);
-        is_cut = is_wanted && !(reader.revents & POLLERR);
-    }
-    lua_pushboolean(L, is_cut);
+    if (stream->closef == NULL || !ferror(stream->f))
+        return 0;
+    reader.fd = fileno(stream->f);
+    if ((fcntl(reader.fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+        return 0;
+    poll(&reader, 1, 0);
+    lua_pushstring(L, reader.revents & POLLERR ? "unread" : "cut");
     return 1;
 }
 
@@ -161,10 +161,10 @@ void rl_core_add_file(lua_State *L)
         { "check_private", core_check_private },
         { "flock", core_flock },
         { "input", core_input },
-        { "is_cut", core_is_cut },
         { "isatty", core_isatty },
         { "keep", core_keep },
         { "write", core_write },
+        { "write_failure", core_write_failure },
         { NULL, NULL },
     };
 

@@ -183,7 +183,7 @@ local function run_command(name, words, first, chosen)
   end)
   ok, detail = io.stdout:flush()
   if not ok then return cli.fault("refused", "cannot write: " .. detail) end
-  if require("rlock.host.uv").is_cut(io.stdout) then
+  if require("rlock.host.uv").write_failure(io.stdout) == "cut" then
     return cli.fault("refused", "cannot write: the output is incomplete")
   end
   return status == 0 and result or status

@@ -35,6 +35,27 @@ local function exists(name) return server:cli("EXISTS", name) == "1" end
 
 teardown(ctl.clean)
 
+describe("output whose reader has left", function()
+  it("ends the program, which releases its locks", function()
+    for _, write in ipairs { "print 'x'", "io.write 'x\\n'",
+      "io.stdout:write 'x\\n'" } do
+      local result = ctl.run { program = "bash", "-c", [[
+        set -o pipefail
+        "$0" -e "$1" | head -1]], ctl.binary, url = server.url, ([[
+        local lock = require("rlock").open():lock "unread"
+        assert(lock:lock())
+        local closing <close> = setmetatable({}, { __close = function()
+          %s
+          lock:unlock()
+        end })
+        while true do %s end]]):format(write, write) }
+      assert.same({ 141, "x\n", "" },
+        { result.status, result.out, result.err })
+      assert.is_false(exists "unread")
+    end
+  end)
+end)
+
 describe("os.exit", function()
   it("gives the exit status", function()
     for call, status in pairs {

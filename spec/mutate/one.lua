@@ -7,10 +7,12 @@ local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"
 local shell = require "spec.tools.shell"
 
-local SECONDS = 120                     -- limit of a killer
+local SECONDS = 120                     -- limit of a killer: processor time
+local WAIT = 4 * SECONDS                -- limit of one that waits
 -- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say
+local TIMEOUTS = { [124] = true, [137] = true, [152] = true }  -- 152: SIGXCPU
 local MEMORY = 2000000                  -- kB of a process; a JVM lifts it
 
 local file, number, folder, quick = table.unpack(arg)
@@ -71,13 +73,14 @@ local function passes(words, test)
   local line, is_spec = command(words, test)
   local ran, how, status = os.execute(([[
     ulimit -S -v %d
+    ulimit -t %d
     export LUA_PATH=%s real=$RLOCKCTL RLOCKCTL=%s
     timeout -k 1 %d "$real" %s >%s/log 2>&1 </dev/null
-    ]]):format(MEMORY, shell.quote(folder .. "/?.lua;./?.lua;;"),
-    shell.quote(program), SECONDS, line, shell.quote(folder)))
+    ]]):format(MEMORY, SECONDS, shell.quote(folder .. "/?.lua;./?.lua;;"),
+    shell.quote(program), WAIT, line, shell.quote(folder)))
   assert(how == "exit", "interrupted")
   if ran or not is_spec and status == INCOMPLETE then return true end
-  if status == 124 or status == 137 then return false, "timeout" end
+  if TIMEOUTS[status] then return false, "timeout" end
   local failed = is_spec and not test and failed_test()
   if failed then return passes(words, failed) end
   return false, nil, test

@@ -61,8 +61,9 @@ local host = {
   keep = core.keep,
   --- Writes a short text to a descriptor; drops it rather than wait.
   write = core.write,
-  --- Has a write to a Lua file failed, although the output has a reader?
-  is_cut = core.is_cut,
+  --- Has a write to a Lua file failed? "cut", or "unread" if the reader of the
+  --- pipe has left; else nil.
+  write_failure = core.write_failure,
   on_signal = process.on_signal,
   on_readable = process.on_readable,
   on_request = process.on_request,

@@ -1,6 +1,6 @@
 --- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
---- its tasks first, so they clean up. The message of a failed assert includes
---- the detail.
+--- its tasks first, so they clean up. So does output that has no reader any
+--- more. The message of a failed assert includes the detail.
 
 local host = require "rlock.host.uv"
 
@@ -143,6 +143,35 @@ local function wrap(fn)
   return function(...) return unwrapped(co, host.resume(co, ...)) end
 end
 
+-- output without a reader ----------------------------------------------------
+
+-- As SIGPIPE ends lua. We ignore that signal because of our sockets, and most
+-- programs ignore the result of a write, so their loops would not end.
+local plain_print, plain_write = print, io.write
+local files = getmetatable(io.stdout).__index
+local plain_method = files.write
+local EPIPE, UNREAD = 32, 141
+
+local function end_unread()
+  if not host.is_unwinding() then exit(UNREAD) end
+end
+
+local function print_or_end(...)
+  plain_print(...)
+  if host.write_failure(io.stdout) == "unread" then end_unread() end
+end
+
+local function written(ok, detail, number)
+  if not ok and number == EPIPE then end_unread() end
+  return ok, detail, number
+end
+
+local function write(...) return written(plain_write(...)) end
+
+local function write_method(...) return written(plain_method(...)) end
+
+-- what is replaced ------------------------------------------------------------
+
 local failed = {}                       -- the last failed assert
 
 --- Adds the detail to a message that ends with the code of a failed assert.
@@ -157,16 +186,20 @@ end
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,
+  print = print_or_end, write = write, method = write_method,
 }
 
 -- Replaces the global functions; returns the previous ones.
 local function install(fns)
   local before = {
     exit = os.exit, assert = assert, resume = coroutine.resume,
-    wrap = coroutine.wrap,
+    wrap = coroutine.wrap, print = print, write = io.write,
+    method = files.write,
   }
   os.exit, assert = fns.exit, fns.assert                 -- luacheck: ignore
   coroutine.resume, coroutine.wrap = fns.resume, fns.wrap -- luacheck: ignore
+  print, files.write = fns.print, fns.method             -- luacheck: ignore
+  io.write = fns.write                                   -- luacheck: ignore
   return before
 end
 

@@ -415,6 +415,18 @@ describe("who holds a lock", function()
     holder:kill(9)
   end)
 
+  it("is shortened if another client's name is very long", function()
+    local owner = ("x"):rep(100000) .. ":1"
+    server:cli("HSET", "held", owner, "1")
+    server:cli("PEXPIRE", "held", "30000")
+    for _, command in ipairs { "status", "ls" } do
+      local text = output(command, "held")
+      assert.matches("x%.%.%.x+:1", text)
+      assert(#text < 1000, command)
+    end
+    assert.is_truthy(output("status", "held", "--json"):find(owner, 1, true))
+  end)
+
   it("has no arguments of the program, which may be secret", function()
     local holder = ctl.start { url = server.url, "-e",
       HOLD:format "" .. " -- hunter2", "hunter2" }

@@ -25,9 +25,24 @@ end
 --- As `show`, without the quotes.
 function text.bare(name) return text.show(name):sub(2, -2) end
 
+--- Replaces the middle of a text that is too long by "...".
+---@param cell string
+---@param most integer characters
+function text.shortened(cell, most)
+  local length = utf8.len(cell)
+  if not length or length <= most then return cell end
+  local left = (most - 2) // 2
+  return cell:sub(1, utf8.offset(cell, left + 1) - 1) .. "..."
+    .. cell:sub(utf8.offset(cell, left + 3 - most))
+end
+
+local LONGEST = 300                     -- of a client that is not rlock's
+
 --- A holder or a waiter.
 ---@param holder table
-function text.who(holder) return text.bare(who.show(holder)) end
+function text.who(holder)
+  return text.shortened(text.bare(who.show(holder)), LONGEST)
+end
 
 --- The time left until a lock expires.
 function text.left(state)
@@ -56,17 +71,6 @@ function text.holders(state)
       .. ((holder.count or 1) > 1 and (" x%.0f"):format(holder.count) or "")
   end
   return parts[1] and table.concat(parts, "; ") or "nobody"
-end
-
---- Replaces the middle of a text that is too long by "...".
----@param cell string
----@param most integer characters
-function text.shortened(cell, most)
-  local length = utf8.len(cell)
-  if not length or length <= most then return cell end
-  local left = (most - 2) // 2
-  return cell:sub(1, utf8.offset(cell, left + 1) - 1) .. "..."
-    .. cell:sub(utf8.offset(cell, left + 3 - most))
 end
 
 local WIDEST = 80

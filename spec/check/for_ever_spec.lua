@@ -2,6 +2,7 @@
 --- or not there for longer than any timeout. Only a permanent error ends them.
 
 local kinds = require "spec.tools.kinds"
+local rlock = require "rlock"
 local stage = require "spec.simulate.stage"
 
 -- What can wait forever: (clients) -> a function that takes it and gives it
@@ -126,7 +127,7 @@ describe("a red lock that no majority can grant", function()
     for i = 2, 3 do
       clients[i] = self:client(nil, self:add_server("redis" .. i))
     end
-    return kinds.of.red.lock(clients, "x"), clients
+    return rlock.red_lock(clients, "x", { node_timeout = 1 }), clients
   end
 
   it("is not waited for", function()

@@ -7,8 +7,9 @@ local killers = require "spec.mutate.killers"
 local mutants = require "spec.mutate.mutants"
 local shell = require "spec.tools.shell"
 
-local SECONDS = 120                     -- limit of a killer: processor time
-local WAIT = 4 * SECONDS                -- limit of one that waits
+local SECONDS = 60                      -- limit of a spec: processor time
+local CHECK = 2 * SECONDS               -- the same of rlockctl check
+local WAIT = 8 * SECONDS                -- limit of either: real time
 -- Flaky tests: on a busy machine they may fail without a mutant.
 local UNSURE = { "cost the same", "behind a bad network", "worth asking again" }
 local INCOMPLETE = 3                    -- rlockctl check was too slow to say
@@ -76,8 +77,9 @@ local function passes(words, test)
     ulimit -t %d
     export LUA_PATH=%s real=$RLOCKCTL RLOCKCTL=%s
     timeout -k 1 %d "$real" %s >%s/log 2>&1 </dev/null
-    ]]):format(MEMORY, SECONDS, shell.quote(folder .. "/?.lua;./?.lua;;"),
-    shell.quote(program), WAIT, line, shell.quote(folder)))
+    ]]):format(MEMORY, is_spec and SECONDS or CHECK,
+    shell.quote(folder .. "/?.lua;./?.lua;;"), shell.quote(program), WAIT, line,
+    shell.quote(folder)))
   assert(how == "exit", "interrupted")
   if ran or not is_spec and status == INCOMPLETE then return true end
   if TIMEOUTS[status] then return false, "timeout" end

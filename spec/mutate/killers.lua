@@ -202,7 +202,7 @@ return {
     "unit/seal_spec", "check/seal_spec", "check/malformed_spec",
     "simulate RUNS=6", "then", "seal_spec" },
   ["lua/rlock/redis/sentinel.lua"] = {
-    "then", "unit/sentinel_spec", "check/malformed_spec",
+    "then", "unit/sentinel_spec", "check/sentinel_spec", "check/malformed_spec",
     "check/replicas_spec", "simulate RUNS=6 SENTINEL=1", "sentinel_spec" },
   ["lua/rlock/util/singleflight.lua"] = {
     "unit/singleflight_spec", "check/grant_spec", "simulate RUNS=6",

@@ -44,8 +44,38 @@ describe("a node whose connection is left", function()
         problem_after("READONLY a replica", "redis"))
     end)
 
+  it("keeps the next connection, which works", function()
+    local self = new(0)
+    local first = self:connect(1010)
+    self:leave(first, "READONLY a replica", "redis")
+    self.not_before = 0
+    local second = self:connect(1010)
+    self:leave(first, "READONLY a replica", "redis")
+    assert.equal(second, self.connection)
+    assert.is_nil(second.is_closed)
+  end)
+
   it("reports any other reason as a lack of a connection", function()
     assert.same({ code = "connect", detail = "the master has moved" },
       problem_after "the master has moved")
+  end)
+end)
+
+describe("a command to the node that imports its slot", function()
+  -- What the command returns if the server answers so to it and to ASKING.
+  local function asked(...)
+    local self, answers = new(0), { ... }
+    self.connection = { pipeline = function(_, _, commands)
+      assert.same({ { "ASKING" }, { "GET", "a" } }, commands)
+      return answers[1], answers[2], answers[3]
+    end }
+    local reply, code, detail = self:ask(1010, { "GET", "a" })
+    return { reply, code, detail }
+  end
+
+  it("has its own reply, not that to ASKING", function()
+    assert.same({ "value" }, asked({ "OK", "value" }, {}, {}))
+    assert.same({ nil, "redis", "TRYAGAIN" },
+      asked({ "OK" }, { [2] = "redis" }, { [2] = "TRYAGAIN" }))
   end)
 end)

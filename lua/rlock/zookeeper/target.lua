@@ -312,7 +312,7 @@ end
 function run.renew(self, deadline, _, owner, ms)
   local ok, code, detail, sent = self.server:sync(deadline)
   if not ok then return nil, code, detail, true end
-  return self:renew(owner, sent, tonumber(ms)), nil, nil, false, sent
+  return self:renew(owner, sent, tonumber(ms))
 end
 
 -- The nodes of a queue, in order.

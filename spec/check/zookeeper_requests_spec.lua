@@ -111,6 +111,45 @@ describe("the requests of a session", function()
       0.00 close
     ]])
   end)
+
+  on_stage("end it within a second, though the server is silent",
+    function(self, own)
+      self.ensemble:freeze(self.ensemble[1], 10)
+      local began = self.host.now()
+      own:close()
+      assert.near(1, self.host.now() - began, 0.01)
+    end, { timeout = 3 })
+
+  on_stage("write nothing while nothing is held", function(self, own)
+    self.ensemble:put("/l/latch", "1 1\n")
+    self.host.sleep(3)
+    self.requests()
+    assert.equal(1, own:latch("l"):count())
+    sent(self, [[
+      0.00 sync /
+      0.00 get /l/latch
+    ]])
+  end)
+
+  it("look for the chroot once", function()
+    stage.play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open()
+      local link = own.session.server.connection
+      self.ensemble:put("/app", "")
+      own.session.server.options.chroot = "/app"
+      self.requests()
+      for _ = 1, 2 do
+        assert(link:reach(self.host.now() + 1))
+        link:leave "a test"
+      end
+      sent(self, [[
+        0.00 session of 2000 ms, new
+        0.00 exists /app
+        0.02 session of 2000 ms, again
+      ]])
+    end)
+  end)
 end)
 
 describe("the connection of a session", function()

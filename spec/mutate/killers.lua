@@ -32,7 +32,8 @@ local policy = { "check/spoiled_spec", "check/costs_spec" }
 -- ZooKeeper's specs, after those on its model.
 local function zookeeper(...)
   local all = { "then", "check/zookeeper_requests_spec",
-    "check/zookeeper_faults_spec", "check/zookeeper_spec" }
+    "check/zookeeper_losses_spec", "check/zookeeper_faults_spec",
+    "check/zookeeper_spec" }
   for _, name in ipairs { ... } do
     all[#all + 1] = name:find "/" and name or "zookeeper/" .. name
   end
@@ -169,7 +170,7 @@ return {
   ["lua/rlock/policy/release_request.lua"] = { "redis/release_request_spec" },
   ["lua/rlock/redis/release_requests.lua"] = { "redis/release_request_spec",
     "redis/replicas_calls_spec", "redis/cluster_spec" },
-  ["lua/rlock/zookeeper/revoker.lua"] = { "zookeeper/revoker_spec" },
+  ["lua/rlock/zookeeper/revoker.lua"] = zookeeper("revoker_spec"),
   ["lua/rlock/redis/errors.lua"] = list("unit/errors_spec",
     "unit/sentinel_spec", "unit/cluster_spec", "unit/remote_spec", virtual,
     "simulate RUNS=6", "then", "errors_spec", "wrong_type_spec", "tls_spec",

@@ -200,6 +200,9 @@ return {
     { "file", "0 to 1",
       "matters only if the session ends before the member has its node" },
   },
+  ["lua/rlock/zookeeper/target.lua"] = {
+    { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },
+  },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },

@@ -1551,6 +1551,19 @@ describe("a lost hold of a task that has ended", function()
   end)
 end)
 
+describe("a command under a lock", function()
+  on_stage("is executed once, though its reply is lost with time left",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.equal(1, lock:call("INCR", "number"))
+    fails("timeout", "outcome is unknown", self:lose_reply(lock.call, lock,
+      "INCR", "number"))
+    self.sleep(5)
+    assert.equal("2", client:call("GET", "number"))
+  end)
+end)
+
 describe("a hold that is abandoned", function()
   on_stage("is neither renewed nor released, and is not entered again",
     function(self, client)

@@ -1,11 +1,13 @@
+local backend = require "rlock.redis.backend"
+local client = require "rlock.client"
 local fake_host = require "spec.tools.fake_host"
 local node = require "rlock.redis.node"
 
--- A node whose connections are told to be lost as often as `drops` says, before
+-- A host whose connections are told to be lost as often as `drops` says, before
 -- whoever opens them has them.
-local function new(drops)
+local function host_of(drops)
   local opened = 0
-  local function connect(options)
+  return fake_host(function(options)
     opened = opened + 1
     local number = opened
     if number <= drops then options.lost("the server closed it") end
@@ -14,8 +16,11 @@ local function new(drops)
       make_ready = function() return true end,
       close = function(self) self.is_closed = true end,
     }
-  end
-  return node.new(fake_host(connect), { host = "there", port = 1, timeout = 1,
+  end)
+end
+
+local function new(drops)
+  return node.new(host_of(drops), { host = "there", port = 1, timeout = 1,
     connect_timeout = 1 })
 end
 
@@ -28,6 +33,14 @@ describe("a connection that is lost before its opener has it", function()
     assert.is_nil(self.connection)
     assert.equal(2, self:connect(1010).number)
   end)
+
+  it("is no reason to fail to open a client: the server may restart",
+    function()
+      local self = backend.open(host_of(2),
+        assert(client.complete({}, "redis://there")), {})
+      assert.is_true(self:connect(10))
+      assert.equal(3, self.node.connection.number)
+    end)
 end)
 
 describe("a node whose connection is left", function()

@@ -460,9 +460,6 @@ end
 --- The module that delivers release requests: ask, listen.
 function target.requests() return require "rlock.zookeeper.revoker" end
 
---- Posts nothing: each request needs a task.
-function target.post() return false end
-
 --- The server and the path, by which several locks are sorted.
 function target:address() return self.server.where, self.path end
 

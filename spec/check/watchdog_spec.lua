@@ -857,6 +857,37 @@ describe("an inner hold that is released", function()
   end)
 end)
 
+-- Lets the server redirect the first request after 9 s, and the node follow
+-- that.
+local function redirect(self, session)
+  local execute, left, followed = self.server.execute, 1, {}
+  function self.server.execute(its, link, words)
+    local reply = execute(its, link, words)
+    if words[1] == "EVALSHA" and words[6] and left > 0
+        and self.now() > 9 then
+      left = left - 1
+      return { err = "MOVED 1 other:6379" }
+    end
+    return reply
+  end
+  function session.server.node.redirect(_, detail, node)
+    assert.equal(session.server.node, node)
+    followed[#followed + 1] = detail
+  end
+  return followed
+end
+
+describe("a release by a client that is closed", function()
+  on_stage("follows a redirection", function(self, client, session)
+    local followed = redirect(self, session)
+    take(client)
+    self.sleep(9.5)
+    client:close()
+    assert.same({ "MOVED 1 other:6379" }, followed)
+    assert.equal(2, #self:calls "release")
+  end)
+end)
+
 describe("a renewal on its way", function()
   on_stage("is not sent for what is released meanwhile", function(self, client)
     local locks = take_many(client, 3)
@@ -868,25 +899,6 @@ describe("a renewal on its way", function()
     assert.equal(2, #self:calls "renew")
     assert.equal(2, count(locks, "held"))
   end)
-
-  -- Lets the server redirect the first renewal, and the node follow that.
-  local function redirect(self, session)
-    local execute, left, followed = self.server.execute, 1, {}
-    function self.server.execute(its, link, words)
-      local reply = execute(its, link, words)
-      if words[1] == "EVALSHA" and words[6] and left > 0
-          and self.now() > 9 then
-        left = left - 1
-        return { err = "MOVED 1 other:6379" }
-      end
-      return reply
-    end
-    function session.server.node.redirect(_, detail, node)
-      assert.equal(session.server.node, node)
-      followed[#followed + 1] = detail
-    end
-    return followed
-  end
 
   on_stage("in flight outlives a hold whose unlock is cancelled", function(self,
       client)

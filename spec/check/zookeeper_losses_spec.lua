@@ -32,6 +32,20 @@ local function disconnect(self, link, seconds)
   link:leave "a test"
 end
 
+-- Asserts that fn(...) fails at once if its login lacks a permission.
+local function is_refused(self, op, path, fn, ...)
+  local tree, tries = self.ensemble[1].tree, 0
+  local apply = tree.apply
+  function tree.apply(its, txn)
+    if txn.op ~= op then return apply(its, txn) end
+    tries, its.zxid = tries + 1, txn.zxid
+    return NO_AUTH, ""
+  end
+  local ok, code, detail = fn(...)
+  assert.same({ nil, "zookeeper", 1 }, { ok, code, tries })
+  assert.matches("^NOAUTH for " .. path .. ":", detail)
+end
+
 describe("a client of ZooKeeper", function()
   on_stage("deletes a node that it could not delete once it is connected again",
     function(self, own, link)
@@ -55,6 +69,13 @@ describe("a client of ZooKeeper", function()
       end
       assert(own:lock("m/n"):lock { wait = 1 })
       assert.equal(1, deleted)
+    end)
+
+  on_stage("is told at once if it may not make the nodes above a lock",
+    function(self, own)
+      local lock = own:lock "m"
+      is_refused(self, ops.create_container, "/m", lock.lock, lock,
+        { wait = 5 })
     end)
 
   on_stage("reports that a request to release a lock was not delivered",
@@ -152,15 +173,6 @@ describe("a member of a double barrier on ZooKeeper", function()
   on_stage("that may not change the log is told so at once",
     function(self, own)
       local member = enter(self, own, self.open())
-      local tree, tries = self.ensemble[1].tree, 0
-      local apply = tree.apply
-      function tree.apply(its, txn)
-        if txn.op ~= ops.set then return apply(its, txn) end
-        tries, its.zxid = tries + 1, txn.zxid
-        return NO_AUTH, ""
-      end
-      local ok, code, detail = member:leave { wait = 5 }
-      assert.same({ nil, "zookeeper", 1 }, { ok, code, tries })
-      assert.matches("NOAUTH for /d", detail)
+      is_refused(self, ops.set, "/d", member.leave, member, { wait = 5 })
     end)
 end)

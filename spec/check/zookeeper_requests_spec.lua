@@ -977,6 +977,12 @@ describe("on ZooKeeper", function()
       assert.same({}, self.log)
     end)
 
+  on_stage("a semaphore has no time to live", function(_, own)
+    assert.error_matches(function()
+      own:semaphore("s"):set(1, { ttl = 60 })
+    end, "bad options of semaphore:set: ttl is for Redis")
+  end)
+
   on_stage("a latch has a count of ten digits at most", function(self, own)
     self.ensemble:put("/l/latch", "1234567890 1\n")
     assert.equal(1234567890, own:latch("l"):count())

@@ -88,6 +88,35 @@ describe("a connection's identity", function()
   end)
 end)
 
+describe("a handshake", function()
+  -- Its failure, and whether the connection is of no use.
+  local function failure(role, replies, codes, details)
+    local identity, code, detail, is_final = seal.handshake({ role = role,
+      host = "h", port = 1, handshake = { { "AUTH", "x" } } }, function()
+        return replies, codes, details
+      end)
+    assert.is_nil(identity)
+    return { code, detail, is_final }
+  end
+
+  it("ends the connection to a server that refuses it", function()
+    assert.same({ "redis", "WRONGPASS no (in reply to AUTH, from h:1)", true },
+      failure(nil, {}, { "redis" }, { "WRONGPASS no" }))
+  end)
+
+  it("ends the connection to a server of another role", function()
+    assert.same({ "refused", "h:1 is a replica, not the master", true },
+      failure("master", { "OK", 7, SERVER, 0, "role:slave" }, {}, {}))
+  end)
+
+  it("ends one of unknown identity only if the role matters", function()
+    for _, role in ipairs { "master", false } do
+      assert.same({ "redis", BUSY, role == "master" }, failure(role or nil,
+        { "OK" }, { [2] = "redis", [3] = "redis" }, { [2] = BUSY, [3] = BUSY }))
+    end
+  end)
+end)
+
 describe("sealing", function()
   it("kills the lost connections of the same run id only", function()
     local seals = new()

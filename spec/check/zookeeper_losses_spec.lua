@@ -6,6 +6,7 @@ local stage = require "spec.simulate.zookeeper.stage"
 
 local ops = codec.ops
 local NO_AUTH = -102
+local LATE = 0.0007                     -- seconds: before a reply arrives
 
 -- A test with a connected client: fn(self, client, its connection).
 local function on_stage(title, fn, options)
@@ -32,6 +33,19 @@ local function disconnect(self, link, seconds)
   link:leave "a test"
 end
 
+-- Calls fn(send) instead of sending the next request of a sort, which send()
+-- does.
+local function instead(link, op, fn)
+  function link.post(its, kind, ...)
+    local words = table.pack(...)
+    if kind ~= op then return getmetatable(link).post(its, kind, ...) end
+    link.post = nil
+    return fn(function()
+      return link:post(op, table.unpack(words, 1, words.n))
+    end)
+  end
+end
+
 -- Asserts that fn(...) fails at once if its login lacks a permission.
 local function is_refused(self, op, path, fn, ...)
   local tree, tries = self.ensemble[1].tree, 0
@@ -56,6 +70,54 @@ describe("a client of ZooKeeper", function()
       assert.equal(1, link.epoch)
       assert.same({}, nodes_of(self))
     end, { watchdog = 10, timeout = 2 })
+
+  on_stage("deletes the node of a lost hold if the session goes on",
+    function(self, own, link)
+      local lock = own:lock "a"
+      assert(lock:lock { lease = 30 })
+      self.host.sleep(0.3)
+      link:leave "a test"
+      link.not_before = self.host.now() + 1.7     -- in the session's time-out
+      self.host.sleep(1.75)
+      assert.same({ "lost", 1 }, { lock:state(), link.epoch })
+      assert.same({}, nodes_of(self))
+    end)
+
+  on_stage("does not take a node for missing that it cannot read",
+    function(self, own, link)
+      instead(link, ops.get, function(send)
+        disconnect(self, link, 10)
+        return send()
+      end)
+      assert.equal("connect", select(2, own:get "n"))
+      assert.equal("usage", select(2, own:get "a//b"))
+    end)
+
+  on_stage("sees that another one has set a latch meanwhile",
+    function(self, own, link)
+      local latch = own:latch "l"
+      instead(link, ops.create2, function(send)
+        self.ensemble:put("/l/latch", "3 1\n")
+        return send()
+      end)
+      assert.equal("refused", select(2, latch:set(2)))
+      assert.equal(3, latch:count())
+    end)
+
+  -- The reply to the first attempt is lost.
+  on_stage("does not set a latch twice that was deleted meanwhile",
+    function(self, own, link)
+      instead(link, ops.create2, function(send)
+        self.universe:after(LATE, function()
+          link:leave "a test"
+          self.ensemble:delete "/l/latch"
+        end)
+        return send()
+      end)
+      local ok, code, detail = own:latch("l"):set(2)
+      assert.same({ nil, "timeout" }, { ok, code })
+      assert.matches("may have been set and deleted since", detail)
+    end)
 
   on_stage("makes the nodes above a lock again if the server deletes one",
     function(self, own)
@@ -84,11 +146,10 @@ describe("a client of ZooKeeper", function()
       assert(other:lock("a"):lock())
       assert(other:lock("a"):on_release_request(print))
       self.host.sleep(0.2)
-      local post = link.post
-      function link.post(its, op, ...)
-        if op == ops.set then disconnect(self, link, 10) end
-        return post(its, op, ...)
-      end
+      instead(link, ops.set, function(send)
+        disconnect(self, link, 10)
+        return send()
+      end)
       local asked, code = own:lock("a"):request_release()
       assert.same({ nil, "connect" }, { asked, code })
     end)
@@ -160,6 +221,35 @@ describe("a member of a double barrier on ZooKeeper", function()
       assert.equal("timeout", select(2, barrier:enter { wait = 0.3 }))
       self.host.sleep(4)
       assert.equal("lost", code)
+    end, { watchdog = 9 })
+
+  on_stage("is in if the round opens while it withdraws", function(self, own)
+    local one, two = own:double_barrier("d", 2),
+      self.open():double_barrier("d", 2)
+    local operations = require("rlock.zookeeper.barrier").operations
+    local withdraw = operations.withdraw
+    function operations.withdraw(...)
+      operations.withdraw = withdraw
+      assert(two:enter { wait = 5 })
+      return withdraw(...)
+    end
+    assert.is_true(one:enter { wait = 0.3 })
+  end)
+
+  on_stage("is not lost when it cannot read the list of members",
+    function(self, own, link)
+      local one, two = own:double_barrier("d", 2),
+        self.open { watchdog = 9 }:double_barrier("d", 2)
+      self.host.spawn(function()
+        self.host.sleep(0.5)
+        instead(link, ops.children, function(send)
+          disconnect(self, link, 2)
+          return send()
+        end)
+        two:enter { wait = 1 }
+      end)
+      local ok, code = one:enter { wait = 1 }
+      assert.same({ nil, "connect" }, { ok, code })
     end, { watchdog = 9 })
 
   on_stage("has no node after it could not enter in time", function(self, own)

@@ -180,6 +180,14 @@ describe("the connection of a session", function()
       .. "requests waited" }, self.log)
   end)
 
+  on_stage("is closed after a third of the session without a reply",
+    function(self, own)
+      local link, began = link_of(own), self.host.now()
+      self.ensemble:freeze(self.ensemble[1], 5)
+      while link.is_ready do self.host.sleep(0.01) end
+      assert.near(0.67 + 0.1, self.host.now() - began, 0.11)
+    end, { timeout = 3 })
+
   on_stage("stays open while the server replies late", function(self, own)
     local link = link_of(own)
     for _ = 1, 8 do

@@ -238,7 +238,7 @@ return {
   ["lua/rlock/zookeeper/channels.lua"] = zookeeper("lock_spec",
     "counters_spec"),
   ["lua/rlock/zookeeper/connection.lua"] = zookeeper("lock_spec", "tls_spec",
-    "nodes_spec", "ensemble_spec", "loss_spec"),
+    "nodes_spec", "ensemble_spec", "loss_spec", "acl_spec"),
   ["lua/rlock/zookeeper/errors.lua"] = list("then",
     "unit/zookeeper_nodes_spec", zookeeper("lock_spec", "tls_spec",
     "nodes_spec", "acl_spec")),

@@ -1551,6 +1551,21 @@ describe("a lost hold of a task that has ended", function()
   end)
 end)
 
+describe("a server that has become a replica", function()
+  on_stage("is left at its first answer that says so", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock())
+    local execute, opened = self.server.execute, self.server.ids.last
+    function self.server.execute(its, link, words)
+      if words[1] ~= "EVALSHA" then return execute(its, link, words) end
+      self.server.execute = execute
+      return { err = "READONLY You can't write against a read only replica." }
+    end
+    assert.is_true(lock:lock())
+    assert.equal(opened + 1, self.server.ids.last)
+  end)
+end)
+
 describe("a command under a lock", function()
   on_stage("is executed once, though its reply is lost with time left",
     function(self, client)

@@ -220,6 +220,20 @@ on_stage("a server that does not answer is not taken for missing replicas",
     assert.equal("timeout", code)
   end, { replicas = 1, timeout = 4 })
 
+on_stage("a command is not known to be executed if its connection is lost",
+  function(self, client)
+    local lock, _, dedicated = of_one_owner(client)
+    assert.is_true(lock:lock())
+    replica_is_away(self, self.now(), math.huge)
+    self.spawn(function()
+      self.sleep(0.5)
+      dedicated.connection.link:lose "connection reset"
+    end)
+    local ok, code, detail = lock:call("SET", "value", "1")
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert.match("^connection reset.*its outcome is unknown", detail)
+  end, { replicas = 1, timeout = 4 })
+
 on_stage("a renewal is confirmed within its period, or retried in time",
   function(self, client)
     local lock, lost = client:lock "lock", nil

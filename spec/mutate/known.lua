@@ -185,6 +185,10 @@ return {
     { "await_release", "drop statement, 3 of 4",
       "only prevents the reuse of its table" },
   },
+  ["lua/rlock/redis/batch.lua"] = {
+    { "handle_joint", "if to true, 2 of 3",
+      "what has left the batch has no words to send" },
+  },
   ["lua/rlock/redis/calls.lua"] = {
     { "file", "4 to 5", TUNING },
   },

@@ -42,6 +42,15 @@ local function find(self, key) return self:find({ key }, 1010) end
 -- A slot map of one node.
 local function all_at(...) return { { 0, LAST, { ... } } } end
 
+describe("the slot of a key", function()
+  it("is its checksum, or that of its hash tag", function()
+    for key, number in pairs { [""] = 0, ["\0"] = 0, ["123456789"] = 12739,
+        ["x{123456789}y"] = 12739 } do
+      assert.equal(number, slot.of(key))
+    end
+  end)
+end)
+
 describe("a redirection", function()
   it("to a bad address or slot is not followed", function()
     world = { ["a:1"] = all_at("a", 1) }

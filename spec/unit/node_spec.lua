@@ -74,6 +74,20 @@ describe("a node whose connection is left", function()
   end)
 end)
 
+describe("the master that Sentinels name", function()
+  it("is asked for its role by HELLO, too: INFO may be forbidden", function()
+    local seen
+    local self = node.new(fake_host(function(options)
+      seen = options
+      return nil, "connect", "refused"
+    end), { sentinels = {}, master = "m", timeout = 1, connect_timeout = 1 })
+    function self.sentinel.locate() return { host = "a", port = 1 } end
+    self:open(print)
+    assert.same({ { "HELLO", "2", is_optional = true }, "master" },
+      { seen.handshake[#seen.handshake], seen.role })
+  end)
+end)
+
 describe("a command to the node that imports its slot", function()
   -- What the command returns if the server answers so to it and to ASKING.
   local function asked(...)

@@ -5,14 +5,15 @@ local SERVER = "# Server\r\nrun_id:" .. RUN_ID .. "\r\n"
 local NOPERM = "NOPERM this user has no permissions to run this command"
 local BUSY = "BUSY Redis is busy running a script."
 
-local log
+local log, told                         -- warnings; other reports
 
 local function new(mode)
-  log = {}
+  log, told = {}, {}
   return seal.new({
     where = "there",
     report = function(_, level, _, text)
-      if level == "warn" then log[#log + 1] = text end
+      local list = level == "warn" and log or told
+      list[#list + 1] = text
     end,
   }, mode or "kill")
 end
@@ -185,6 +186,10 @@ describe("sealing", function()
     assert.is_true(seals:kill_pending(of(501, "a"), exchange))
     assert.equal(500, #sent)
     assert.is_false(seals:is_pending("a"))
+    seals:lost(of(501, "a"))
+    assert.is_true(seals:kill_pending(of(502, "a"), exchange))
+    assert.same({ "sealed 500 lost connections to there",
+      "sealed 1 lost connection to there" }, told)
   end)
 
   it("does nothing when it is off", function()

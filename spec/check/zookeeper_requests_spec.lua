@@ -985,6 +985,13 @@ describe("on ZooKeeper", function()
       assert.same({}, self.log)
     end)
 
+  on_stage("a number of permits has 4 bytes", function(self, own)
+    self.ensemble:put("/s/limit", "three")
+    local _, code, detail = own:semaphore("s"):available()
+    assert.equal("refused", code)
+    assert.equal("/s/limit is not a SharedCount of 4 bytes", detail)
+  end)
+
   on_stage("a semaphore has no time to live", function(_, own)
     assert.error_matches(function()
       own:semaphore("s"):set(1, { ttl = 60 })

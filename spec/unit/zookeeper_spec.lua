@@ -169,6 +169,10 @@ describe("an address of ZooKeeper", function()
       url.show(parse "zk://me:p@h1,[::1]:2182/app/x"))
   end)
 
+  it("has no control characters in a path", function()
+    assert.equal("it has a control character", url.fault "/a\nb")
+  end)
+
   it("is refused with the reason, without the password", function()
     for text, why in pairs {
       ["zk://"] = "the host is missing", ["zk://h,"] = "the host is missing",

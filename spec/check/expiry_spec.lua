@@ -77,6 +77,16 @@ on_stage("a renewal succeeds at once after the server's clock is set forward",
     for _, call in ipairs(renewed) do assert.match("^8.000", call) end
   end, { seal = "time", watchdog = 12 })
 
+on_stage("renewals share a request that carries a deadline",
+  function(self, client)
+    for i = 1, 3 do assert.is_true(client:lock("lock" .. i):lock()) end
+    self.sleep(5)                       -- the first renewal loads scripts
+    local before = self.requests
+    self.sleep(4)
+    assert.equal(before + 1, self.requests)
+    assert.equal(6, #self:calls "renew")
+  end, { seal = "time", watchdog = 12 })
+
 on_stage("closing the client releases at once after the server's clock is set "
   .. "forward, and after its scripts are lost", function(self, client)
     for i = 1, 3 do assert.is_true(client:lock("lock" .. i):lock()) end

@@ -1551,6 +1551,62 @@ describe("a lost hold of a task that has ended", function()
   end)
 end)
 
+describe("a request to release a lock", function()
+  on_stage("reaches the holders that are left", function(self, client)
+    local lock, asked = client:read_write_lock("pair"):read_lock(), {}
+    for i = 1, 2 do
+      self.spawn(function()
+        local hold = assert(lock:hold())
+        hold:on_release_request(function() asked[#asked + 1] = i end)
+        self.sleep(i == 1 and 5 or 1)
+        hold:unlock()
+      end)
+      self.sleep(0.1)
+    end
+    self.sleep(2)
+    assert.is_true((lock:request_release "please"))
+    self.sleep(0.1)
+    assert.same({ 1 }, asked)
+  end)
+
+  on_stage("fails if its reply makes no sense", function(self, client)
+    local lock, execute = client:lock "lock", self.server.execute
+    assert.is_true(lock:lock())
+    function self.server.execute(its, link, words)
+      return words[1] == "EVALSHA" and {} or execute(its, link, words)
+    end
+    fails("redis", "a malformed reply$", lock:request_release "please")
+  end)
+end)
+
+describe("a server that has become a replica", function()
+  on_stage("is left at its first answer that says so", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock())
+    local execute, opened = self.server.execute, self.server.ids.last
+    function self.server.execute(its, link, words)
+      if words[1] ~= "EVALSHA" then return execute(its, link, words) end
+      self.server.execute = execute
+      return { err = "READONLY You can't write against a read only replica." }
+    end
+    assert.is_true(lock:lock())
+    assert.equal(opened + 1, self.server.ids.last)
+  end)
+end)
+
+describe("a command under a lock", function()
+  on_stage("is executed once, though its reply is lost with time left",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    assert.equal(1, lock:call("INCR", "number"))
+    fails("timeout", "outcome is unknown", self:lose_reply(lock.call, lock,
+      "INCR", "number"))
+    self.sleep(5)
+    assert.equal("2", client:call("GET", "number"))
+  end)
+end)
+
 describe("a hold that is abandoned", function()
   on_stage("is neither renewed nor released, and is not entered again",
     function(self, client)

@@ -147,6 +147,70 @@ on_stage("a request behind others that replicas do not confirm says so",
     assert.same({ "replicas", "replicas" }, results)
   end, { replicas = 1, timeout = 4 })
 
+-- Two locks of one owner, so of one dedicated connection. Their scripts are
+-- loaded.
+local function of_one_owner(client)
+  local name = { owner = "me" }
+  local locks = { client:lock("lock1", name), client:lock("lock2", name) }
+  assert.is_true(locks[1]:lock() and locks[1]:unlock())
+  local _, dedicated = next(client.session.server.node.dedicated)
+  return locks[1], locks[2], dedicated
+end
+
+-- From now on, the server cannot be reached, and the node knows it.
+local function fail_to_connect(self, client)
+  self:route().refuses_until = math.huge
+  client.session.server.node.connection.link:lose "connection reset"
+  assert.equal("connect", select(2, client:call("PING")))
+end
+
+on_stage("a request that waits for a connection is told why there is none",
+  function(self, client)
+    local first, second, dedicated = of_one_owner(client)
+    dedicated:leave()
+    self.server:freeze(10)
+    local failures = {}
+    for i, lock in ipairs { first, second } do
+      self.spawn(function()
+        local _, code, detail = lock:lock { wait = 1 }
+        failures[i] = ("%s %s"):format(code, detail)
+      end)
+    end
+    self.sleep(0.1)
+    fail_to_connect(self, client)
+    self.sleep(2)
+    local refused = "connect redis1: connection refused"
+    assert.same({ refused, refused }, failures)
+  end, { replicas = 1, timeout = 4 })
+
+on_stage("a request that was sent may be executed, whatever has failed since",
+  function(self, client)
+    local first, second = of_one_owner(client)
+    local codes = {}
+    self.server:freeze(10)
+    for i, lock in ipairs { first, second } do     -- in one pipeline
+      self.spawn(function()
+        codes[i] = select(2, lock:lock { wait = i == 1 and 0.5 or 3 })
+      end)
+    end
+    self.sleep(0.1)
+    fail_to_connect(self, client)
+    self.sleep(1)
+    assert.same({ "timeout" }, codes)
+  end, { replicas = 1, timeout = 4 })
+
+on_stage("a request whose time ends before there is a connection is not sent",
+  function(self, client)
+    local lock, _, dedicated = of_one_owner(client)
+    dedicated:leave()
+    self:calls()
+    self.server:freeze(1)
+    assert.is_nil((lock:lock { wait = 0.5 }))
+    self.sleep(2)
+    assert.is_not_nil(dedicated.connection)
+    assert.same({}, self:calls "acquire")
+  end, { replicas = 1, timeout = 4 })
+
 on_stage("a server that does not answer is not taken for missing replicas",
   function(self, client)
     local lock = client:lock "lock"
@@ -154,6 +218,20 @@ on_stage("a server that does not answer is not taken for missing replicas",
     self.server:freeze(10)
     local _, code = lock:lock { wait = 0.5 }
     assert.equal("timeout", code)
+  end, { replicas = 1, timeout = 4 })
+
+on_stage("a command is not known to be executed if its connection is lost",
+  function(self, client)
+    local lock, _, dedicated = of_one_owner(client)
+    assert.is_true(lock:lock())
+    replica_is_away(self, self.now(), math.huge)
+    self.spawn(function()
+      self.sleep(0.5)
+      dedicated.connection.link:lose "connection reset"
+    end)
+    local ok, code, detail = lock:call("SET", "value", "1")
+    assert.same({ nil, "timeout" }, { ok, code })
+    assert.match("^connection reset.*its outcome is unknown", detail)
   end, { replicas = 1, timeout = 4 })
 
 on_stage("a renewal is confirmed within its period, or retried in time",

@@ -756,22 +756,24 @@ describe("a server that cannot be reached", function()
     assert.equal("held", lock:state())
   end)
 
-  on_stage("is suspected, and one that is only full is not", function(self,
-      client, session)
-    local suspected = 0
-    function session.server.node.suspect(_, node)
-      assert.equal(session.server.node, node)
-      suspected = suspected + 1
-    end
-    local lock = take(client)
-    self.server:ail(12, "OOM command not allowed")
-    self.sleep(14)
-    assert.equal(0, suspected)
-    self.server:ail(9, "LOADING Redis is loading")
-    self.sleep(9)
-    assert.equal("at_risk", lock:state())
-    assert.is_true(suspected > 0)
-  end)
+  for why, expected in pairs { ["OOM command not allowed"] = 0,
+      ["LOADING Redis is loading"] = 2,      -- the connection is left, too
+      ["CLUSTERDOWN Hash slot not served"] = 1 } do
+    on_stage(("is suspected, or not: %s"):format(why),
+      function(self, client, session)
+        local suspected = 0
+        function session.server.node.suspect(_, node)
+          assert.equal(session.server.node, node)
+          suspected = suspected + 1
+        end
+        local lock = take(client)
+        self.sleep(9)
+        self.server:ail(3, why)
+        self.sleep(3)
+        assert.equal("at_risk", lock:state())
+        assert.equal(expected, suspected)
+      end)
+  end
 
   on_stage("leaves nothing behind when the client is closed", function(self,
       client)
@@ -857,6 +859,37 @@ describe("an inner hold that is released", function()
   end)
 end)
 
+-- Lets the server redirect the first request after 9 s, and the node follow
+-- that.
+local function redirect(self, session)
+  local execute, left, followed = self.server.execute, 1, {}
+  function self.server.execute(its, link, words)
+    local reply = execute(its, link, words)
+    if words[1] == "EVALSHA" and words[6] and left > 0
+        and self.now() > 9 then
+      left = left - 1
+      return { err = "MOVED 1 other:6379" }
+    end
+    return reply
+  end
+  function session.server.node.redirect(_, detail, node)
+    assert.equal(session.server.node, node)
+    followed[#followed + 1] = detail
+  end
+  return followed
+end
+
+describe("a release by a client that is closed", function()
+  on_stage("follows a redirection", function(self, client, session)
+    local followed = redirect(self, session)
+    take(client)
+    self.sleep(9.5)
+    client:close()
+    assert.same({ "MOVED 1 other:6379" }, followed)
+    assert.equal(2, #self:calls "release")
+  end)
+end)
+
 describe("a renewal on its way", function()
   on_stage("is not sent for what is released meanwhile", function(self, client)
     local locks = take_many(client, 3)
@@ -868,25 +901,6 @@ describe("a renewal on its way", function()
     assert.equal(2, #self:calls "renew")
     assert.equal(2, count(locks, "held"))
   end)
-
-  -- Lets the server redirect the first renewal, and the node follow that.
-  local function redirect(self, session)
-    local execute, left, followed = self.server.execute, 1, {}
-    function self.server.execute(its, link, words)
-      local reply = execute(its, link, words)
-      if words[1] == "EVALSHA" and words[6] and left > 0
-          and self.now() > 9 then
-        left = left - 1
-        return { err = "MOVED 1 other:6379" }
-      end
-      return reply
-    end
-    function session.server.node.redirect(_, detail, node)
-      assert.equal(session.server.node, node)
-      followed[#followed + 1] = detail
-    end
-    return followed
-  end
 
   on_stage("in flight outlives a hold whose unlock is cancelled", function(self,
       client)

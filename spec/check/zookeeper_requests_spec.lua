@@ -111,6 +111,45 @@ describe("the requests of a session", function()
       0.00 close
     ]])
   end)
+
+  on_stage("end it within a second, though the server is silent",
+    function(self, own)
+      self.ensemble:freeze(self.ensemble[1], 10)
+      local began = self.host.now()
+      own:close()
+      assert.near(1, self.host.now() - began, 0.01)
+    end, { timeout = 3 })
+
+  on_stage("write nothing while nothing is held", function(self, own)
+    self.ensemble:put("/l/latch", "1 1\n")
+    self.host.sleep(3)
+    self.requests()
+    assert.equal(1, own:latch("l"):count())
+    sent(self, [[
+      0.00 sync /
+      0.00 get /l/latch
+    ]])
+  end)
+
+  it("look for the chroot once", function()
+    stage.play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open()
+      local link = own.session.server.connection
+      self.ensemble:put("/app", "")
+      own.session.server.options.chroot = "/app"
+      self.requests()
+      for _ = 1, 2 do
+        assert(link:reach(self.host.now() + 1))
+        link:leave "a test"
+      end
+      sent(self, [[
+        0.00 session of 2000 ms, new
+        0.00 exists /app
+        0.02 session of 2000 ms, again
+      ]])
+    end)
+  end)
 end)
 
 describe("the connection of a session", function()
@@ -140,6 +179,14 @@ describe("the connection of a session", function()
     assert.same({ "lost the connection to zk1:2181: silent for 0.5 s while "
       .. "requests waited" }, self.log)
   end)
+
+  on_stage("is closed after a third of the session without a reply",
+    function(self, own)
+      local link, began = link_of(own), self.host.now()
+      self.ensemble:freeze(self.ensemble[1], 5)
+      while link.is_ready do self.host.sleep(0.01) end
+      assert.near(0.67 + 0.1, self.host.now() - began, 0.11)
+    end, { timeout = 3 })
 
   on_stage("stays open while the server replies late", function(self, own)
     local link = link_of(own)
@@ -937,6 +984,19 @@ describe("on ZooKeeper", function()
       assert.equal(2, #self.ensemble:newest().tree:ephemerals())
       assert.same({}, self.log)
     end)
+
+  on_stage("a number of permits has 4 bytes", function(self, own)
+    self.ensemble:put("/s/limit", "three")
+    local _, code, detail = own:semaphore("s"):available()
+    assert.equal("refused", code)
+    assert.equal("/s/limit is not a SharedCount of 4 bytes", detail)
+  end)
+
+  on_stage("a semaphore has no time to live", function(_, own)
+    assert.error_matches(function()
+      own:semaphore("s"):set(1, { ttl = 60 })
+    end, "bad options of semaphore:set: ttl is for Redis")
+  end)
 
   on_stage("a latch has a count of ten digits at most", function(self, own)
     self.ensemble:put("/l/latch", "1234567890 1\n")

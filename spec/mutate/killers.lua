@@ -32,7 +32,8 @@ local policy = { "check/spoiled_spec", "check/costs_spec" }
 -- ZooKeeper's specs, after those on its model.
 local function zookeeper(...)
   local all = { "then", "check/zookeeper_requests_spec",
-    "check/zookeeper_faults_spec", "check/zookeeper_spec" }
+    "check/zookeeper_losses_spec", "check/zookeeper_faults_spec",
+    "check/zookeeper_spec" }
   for _, name in ipairs { ... } do
     all[#all + 1] = name:find "/" and name or "zookeeper/" .. name
   end
@@ -167,9 +168,10 @@ return {
   ["lua/rlock/lock/release_requests.lua"] = { "redis/release_request_spec",
     "then", "zookeeper/revoker_spec" },
   ["lua/rlock/policy/release_request.lua"] = { "redis/release_request_spec" },
-  ["lua/rlock/redis/release_requests.lua"] = { "redis/release_request_spec",
+  ["lua/rlock/redis/release_requests.lua"] = { "check/grant_spec",
+    "redis/release_request_spec",
     "redis/replicas_calls_spec", "redis/cluster_spec" },
-  ["lua/rlock/zookeeper/revoker.lua"] = { "zookeeper/revoker_spec" },
+  ["lua/rlock/zookeeper/revoker.lua"] = zookeeper("revoker_spec"),
   ["lua/rlock/redis/errors.lua"] = list("unit/errors_spec",
     "unit/sentinel_spec", "unit/cluster_spec", "unit/remote_spec", virtual,
     "simulate RUNS=6", "then", "errors_spec", "wrong_type_spec", "tls_spec",
@@ -202,7 +204,7 @@ return {
     "unit/seal_spec", "check/seal_spec", "check/malformed_spec",
     "simulate RUNS=6", "then", "seal_spec" },
   ["lua/rlock/redis/sentinel.lua"] = {
-    "then", "unit/sentinel_spec", "check/malformed_spec",
+    "then", "unit/sentinel_spec", "check/sentinel_spec", "check/malformed_spec",
     "check/replicas_spec", "simulate RUNS=6 SENTINEL=1", "sentinel_spec" },
   ["lua/rlock/util/singleflight.lua"] = {
     "unit/singleflight_spec", "check/grant_spec", "simulate RUNS=6",
@@ -237,7 +239,7 @@ return {
   ["lua/rlock/zookeeper/channels.lua"] = zookeeper("lock_spec",
     "counters_spec"),
   ["lua/rlock/zookeeper/connection.lua"] = zookeeper("lock_spec", "tls_spec",
-    "nodes_spec", "ensemble_spec", "loss_spec"),
+    "nodes_spec", "ensemble_spec", "loss_spec", "acl_spec"),
   ["lua/rlock/zookeeper/errors.lua"] = list("then",
     "unit/zookeeper_nodes_spec", zookeeper("lock_spec", "tls_spec",
     "nodes_spec", "acl_spec")),

@@ -4,10 +4,12 @@
 --- the original.
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
+local TUNING = "a tuning limit: any value is correct"
+local ANY_HASH = "any number that depends on nothing but the owner is correct"
 
 return {
   ["lua/rlock/policy/fair.lua"] = {
-    { "file", "500 to 1000", "a tuning limit: any value is correct" },
+    { "file", "500 to 1000", TUNING },
     { "file", "512 to 1024",
       "only older versions of rlock set the bit; no test has one of them" },
     { "read", "0 to 1, 1 of 3", "no real time is that small", equal = true },
@@ -47,7 +49,7 @@ return {
       equal = true },
     { "release", "if to true, 4 of 4",
       "a needless hint for readers, who may enter already" },
-    { "first_alive", "< to <=", "a tuning limit: any value is correct" },
+    { "first_alive", "< to <=", TUNING },
     { "holders", "1 to 2, 2 of 7", "a third is not read", equal = true },
     { "holders", "1 to 2, 7 of 7", "a third is not read", equal = true },
     { "holders", "1 to 2, 4 of 7",
@@ -183,9 +185,36 @@ return {
     { "await_release", "drop statement, 3 of 4",
       "only prevents the reuse of its table" },
   },
+  ["lua/rlock/redis/batch.lua"] = {
+    { "handle_joint", "if to true, 2 of 3",
+      "what has left the batch has no words to send" },
+  },
+  ["lua/rlock/redis/calls.lua"] = {
+    { "file", "4 to 5", TUNING },
+  },
+  ["lua/rlock/redis/remote.lua"] = {
+    { "remote.post", "< to <=", "both times are the same", equal = true },
+  },
+  ["lua/rlock/redis/replicas.lua"] = {
+    { "hash", "0 to 1", ANY_HASH },
+    { "hash", "1 to 2", ANY_HASH },
+    { "hash", "31 to 62", ANY_HASH },
+    { "hash", "+ to -", ANY_HASH },
+    { "hash", "65521 to 131042", ANY_HASH },
+  },
+  ["lua/rlock/redis/sentinel.lua"] = {
+    { "file", "0.1 to 0.2", TUNING },
+  },
+  ["lua/rlock/redis/server_identity.lua"] = {
+    { "read", "1 to 2", "it is not at the first byte", equal = true },
+  },
+  ["lua/rlock/redis/subscriber.lua"] = {
+    { "file", "5 to 6", TUNING },
+  },
   ["lua/rlock/zookeeper/connection.lua"] = {
     { "connection.new", "0 to 1, 2 of 4",
       "no real time is that small", equal = true },
+    { "rest", "0 to 1", "no real time is that small", equal = true },
     { "end_session", "if to true", "without a session nothing is held" },
   },
   ["lua/rlock/zookeeper/barrier.lua"] = {
@@ -193,12 +222,16 @@ return {
     { "file", "0 to 1",
       "matters only if the session ends before the member has its node" },
   },
+  ["lua/rlock/zookeeper/target.lua"] = {
+    { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },
+    { "new_entry", "true to false", "only the key matters", equal = true },
+  },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },
   },
   ["lua/rlock/lock/waiting.lua"] = {
-    { "file", "1 to 2, 2 of 2", "a tuning limit: any value is correct" },
+    { "file", "1 to 2, 2 of 2", TUNING },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
     { "wakeup:leave", "if to true, 3 of 10",

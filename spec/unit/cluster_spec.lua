@@ -42,6 +42,15 @@ local function find(self, key) return self:find({ key }, 1010) end
 -- A slot map of one node.
 local function all_at(...) return { { 0, LAST, { ... } } } end
 
+describe("the slot of a key", function()
+  it("is its checksum, or that of its hash tag", function()
+    for key, number in pairs { [""] = 0, ["\0"] = 0, ["123456789"] = 12739,
+        ["x{123456789}y"] = 12739 } do
+      assert.equal(number, slot.of(key))
+    end
+  end)
+end)
+
 describe("a redirection", function()
   it("to a bad address or slot is not followed", function()
     world = { ["a:1"] = all_at("a", 1) }
@@ -163,11 +172,13 @@ describe("the slot map of a cluster", function()
     local half = slot.count / 2
     local map = { { 0, half - 1, { "b", 2 } }, { half, LAST, { "c", 3 } } }
     world = { ["a:1"] = map, ["b:2"] = map, ["c:3"] = map }
-    local self = new()
-    assert(self:connect(1010))
-    asked = {}
-    self:suspect(self.masters[1])
-    assert.same({ "c:3 CLUSTER SLOTS" }, asked)
+    for failed, first in pairs { "c:3", "b:2" } do
+      local self = new()
+      assert(self:connect(1010))
+      asked = {}
+      self:suspect(self.masters[failed])
+      assert.same({ first .. " CLUSTER SLOTS" }, asked)
+    end
   end)
 
   it("closes the connection to a node that has no slots any more", function()

@@ -83,7 +83,7 @@ describe("holds guard commands", function()
     local number = slot.of "a"
     refused('"x" is not in the slot of the lock; with a lock named {a}, use '
       .. "keys such as {a}:value", { hold_of("a", { slot = number }) },
-      { "DEL", "{a}x", "x" })
+      { "DEL", "x", "{a}x" })
     assert(run({ hold_of("a", { slot = number }) }, { "DEL", "{a}x" }))
   end)
 

@@ -215,6 +215,8 @@ describe("errors.of_handshake", function()
       "closed"))
     assert.equal("no time left (in reply to HELLO)",
       errors.of_handshake(plain, "HELLO", "closed", "no time left"))
+    assert.equal("timeout",
+      errors.of_handshake(plain, "HELLO", "timeout", "timeout"))
     assert.equal("closed (in reply to HELLO)",
       errors.of_handshake(plain, "HELLO", "timeout", "closed"))
   end)

@@ -1,11 +1,13 @@
+local backend = require "rlock.redis.backend"
+local client = require "rlock.client"
 local fake_host = require "spec.tools.fake_host"
 local node = require "rlock.redis.node"
 
--- A node whose connections are told to be lost as often as `drops` says, before
+-- A host whose connections are told to be lost as often as `drops` says, before
 -- whoever opens them has them.
-local function new(drops)
+local function host_of(drops)
   local opened = 0
-  local function connect(options)
+  return fake_host(function(options)
     opened = opened + 1
     local number = opened
     if number <= drops then options.lost("the server closed it") end
@@ -14,8 +16,11 @@ local function new(drops)
       make_ready = function() return true end,
       close = function(self) self.is_closed = true end,
     }
-  end
-  return node.new(fake_host(connect), { host = "there", port = 1, timeout = 1,
+  end)
+end
+
+local function new(drops)
+  return node.new(host_of(drops), { host = "there", port = 1, timeout = 1,
     connect_timeout = 1 })
 end
 
@@ -28,6 +33,14 @@ describe("a connection that is lost before its opener has it", function()
     assert.is_nil(self.connection)
     assert.equal(2, self:connect(1010).number)
   end)
+
+  it("is no reason to fail to open a client: the server may restart",
+    function()
+      local self = backend.open(host_of(2),
+        assert(client.complete({}, "redis://there")), {})
+      assert.is_true(self:connect(10))
+      assert.equal(3, self.node.connection.number)
+    end)
 end)
 
 describe("a node whose connection is left", function()
@@ -44,8 +57,52 @@ describe("a node whose connection is left", function()
         problem_after("READONLY a replica", "redis"))
     end)
 
+  it("keeps the next connection, which works", function()
+    local self = new(0)
+    local first = self:connect(1010)
+    self:leave(first, "READONLY a replica", "redis")
+    self.not_before = 0
+    local second = self:connect(1010)
+    self:leave(first, "READONLY a replica", "redis")
+    assert.equal(second, self.connection)
+    assert.is_nil(second.is_closed)
+  end)
+
   it("reports any other reason as a lack of a connection", function()
     assert.same({ code = "connect", detail = "the master has moved" },
       problem_after "the master has moved")
+  end)
+end)
+
+describe("the master that Sentinels name", function()
+  it("is asked for its role by HELLO, too: INFO may be forbidden", function()
+    local seen
+    local self = node.new(fake_host(function(options)
+      seen = options
+      return nil, "connect", "refused"
+    end), { sentinels = {}, master = "m", timeout = 1, connect_timeout = 1 })
+    function self.sentinel.locate() return { host = "a", port = 1 } end
+    self:open(print)
+    assert.same({ { "HELLO", "2", is_optional = true }, "master" },
+      { seen.handshake[#seen.handshake], seen.role })
+  end)
+end)
+
+describe("a command to the node that imports its slot", function()
+  -- What the command returns if the server answers so to it and to ASKING.
+  local function asked(...)
+    local self, answers = new(0), { ... }
+    self.connection = { pipeline = function(_, _, commands)
+      assert.same({ { "ASKING" }, { "GET", "a" } }, commands)
+      return answers[1], answers[2], answers[3]
+    end }
+    local reply, code, detail = self:ask(1010, { "GET", "a" })
+    return { reply, code, detail }
+  end
+
+  it("has its own reply, not that to ASKING", function()
+    assert.same({ "value" }, asked({ "OK", "value" }, {}, {}))
+    assert.same({ nil, "redis", "TRYAGAIN" },
+      asked({ "OK" }, { [2] = "redis" }, { [2] = "TRYAGAIN" }))
   end)
 end)

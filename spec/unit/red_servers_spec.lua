@@ -132,6 +132,14 @@ describe("a server that was restarted", function()
       "uptime_in_seconds:101\r\naof_enabled:1\r\n")))
   end)
 
+  it("is not taken for restarted while it does not tell its run id", function()
+    local node = identified("a", "r", "p")
+    reconnected(node, "")
+    assert.equal(0, identity.quarantine(node, 30, clock))
+    reconnected(node, info("r", "p"))
+    assert.equal(0, identity.quarantine(node, 30, clock))
+  end)
+
   it("is returned by `standing` only if it counts", function()
     local _, node = quarantine_after "uptime_in_seconds:10\r\n"
     assert.is_nil(identity.standing(node, 30, clock))

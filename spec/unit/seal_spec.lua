@@ -5,14 +5,15 @@ local SERVER = "# Server\r\nrun_id:" .. RUN_ID .. "\r\n"
 local NOPERM = "NOPERM this user has no permissions to run this command"
 local BUSY = "BUSY Redis is busy running a script."
 
-local log
+local log, told                         -- warnings; other reports
 
 local function new(mode)
-  log = {}
+  log, told = {}, {}
   return seal.new({
     where = "there",
     report = function(_, level, _, text)
-      if level == "warn" then log[#log + 1] = text end
+      local list = level == "warn" and log or told
+      list[#list + 1] = text
     end,
   }, mode or "kill")
 end
@@ -88,6 +89,35 @@ describe("a connection's identity", function()
   end)
 end)
 
+describe("a handshake", function()
+  -- Its failure, and whether the connection is of no use.
+  local function failure(role, replies, codes, details)
+    local identity, code, detail, is_final = seal.handshake({ role = role,
+      host = "h", port = 1, handshake = { { "AUTH", "x" } } }, function()
+        return replies, codes, details
+      end)
+    assert.is_nil(identity)
+    return { code, detail, is_final }
+  end
+
+  it("ends the connection to a server that refuses it", function()
+    assert.same({ "redis", "WRONGPASS no (in reply to AUTH, from h:1)", true },
+      failure(nil, {}, { "redis" }, { "WRONGPASS no" }))
+  end)
+
+  it("ends the connection to a server of another role", function()
+    assert.same({ "refused", "h:1 is a replica, not the master", true },
+      failure("master", { "OK", 7, SERVER, 0, "role:slave" }, {}, {}))
+  end)
+
+  it("ends one of unknown identity only if the role matters", function()
+    for _, role in ipairs { "master", false } do
+      assert.same({ "redis", BUSY, role == "master" }, failure(role or nil,
+        { "OK" }, { [2] = "redis", [3] = "redis" }, { [2] = BUSY, [3] = BUSY }))
+    end
+  end)
+end)
+
 describe("sealing", function()
   it("kills the lost connections of the same run id only", function()
     local seals = new()
@@ -156,6 +186,10 @@ describe("sealing", function()
     assert.is_true(seals:kill_pending(of(501, "a"), exchange))
     assert.equal(500, #sent)
     assert.is_false(seals:is_pending("a"))
+    seals:lost(of(501, "a"))
+    assert.is_true(seals:kill_pending(of(502, "a"), exchange))
+    assert.same({ "sealed 500 lost connections to there",
+      "sealed 1 lost connection to there" }, told)
   end)
 
   it("does nothing when it is off", function()

@@ -99,6 +99,24 @@ describe("the data of a node", function()
   end)
 end)
 
+describe("the access to a node", function()
+  -- What is refused if anyone has one permission.
+  local function refused(permission, is_value)
+    local list = codec.int(1) .. codec.int(permission) .. codec.text "world"
+      .. codec.text "anyone"
+    local code, detail = nodes.refusal({ err = 0, its = codec.reader(list) },
+      "/a", is_value)
+    return code and detail:match "^anyone may (.-)," or code
+  end
+
+  it("must not let others delete its children, or set its value", function()
+    assert.equal("delete nodes of /a", refused(codec.DELETE))
+    assert.is_nil(refused(codec.WRITE))
+    assert.equal("set /a", refused(codec.WRITE, true))
+    assert.is_nil(refused(codec.DELETE, true))
+  end)
+end)
+
 describe("a kind of lock on ZooKeeper", function()
   it("has a queue, and a set of nodes that block it", function()
     local blocks = {}

@@ -164,9 +164,13 @@ describe("an address of ZooKeeper", function()
       { host = "::1", port = 2182 } } },
       parse "zk://me:p%3a%40@h1,[::1]:2182/app/x")
     assert.equal("", parse("zk://h/").chroot)
-    assert.is_true(parse("zks://h").tls)
+    assert.is_true(parse("ZKS://h").tls)
     assert.equal("h1:2181,[::1]:2182/app/x",
       url.show(parse "zk://me:p@h1,[::1]:2182/app/x"))
+  end)
+
+  it("has no control characters in a path", function()
+    assert.equal("it has a control character", url.fault "/a\nb")
   end)
 
   it("is refused with the reason, without the password", function()

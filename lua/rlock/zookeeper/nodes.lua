@@ -234,11 +234,13 @@ local function make_once(server, deadline, parent, path, value)
   end
   if not ok then return nil, code, detail end
   local acl = nodes.ask_access(server, parent)
-  local err = 0
-  if acl then err, code, detail = acl:wait(deadline) end
-  if not err or err == errors.NO_NODE then return err, code, detail end
-  code, detail = nodes.refusal(acl, parent)
-  if code then return nil, code, detail end
+  if acl then
+    local err
+    err, code, detail = acl:wait(deadline)
+    if not err or err == errors.NO_NODE then return err, code, detail end
+    code, detail = nodes.refusal(acl, parent)
+    if code then return nil, code, detail end
+  end
   return server.connection:post(ops.create2, codec.create(path, value,
     codec.flags.persistent, server.access)):wait(deadline)
 end

@@ -215,12 +215,11 @@ local function watch(self, ahead, deadline)
   return false
 end
 
--- The id of the transaction that made our node, after a lost reply.
+-- Asks for the id of the transaction that made our node, after a lost reply.
 local function ask_created(self, deadline)
   local err, its = self.connection:post(ops.exists,
     codec.read(self:path())):wait(deadline)
   if err == 0 then self.created = its:stat().created end
-  return err == 0
 end
 
 --- Is its gate one of a session that has ended?
@@ -265,7 +264,8 @@ function place:ask(deadline, is_try)
       end
     elseif names and not ahead then
       unwatch(self)
-      if self.created or ask_created(self, deadline) then return true end
+      if self.created then return true end
+      ask_created(self, deadline)             -- then lists the queue again
     elseif names and is_try then
       return false
     elseif names then

@@ -312,7 +312,7 @@ end
 function run.renew(self, deadline, _, owner, ms)
   local ok, code, detail, sent = self.server:sync(deadline)
   if not ok then return nil, code, detail, true end
-  return self:renew(owner, sent, tonumber(ms)), nil, nil, false, sent
+  return self:renew(owner, sent, tonumber(ms))
 end
 
 -- The nodes of a queue, in order.
@@ -459,9 +459,6 @@ end
 
 --- The module that delivers release requests: ask, listen.
 function target.requests() return require "rlock.zookeeper.revoker" end
-
---- Posts nothing: each request needs a task.
-function target.post() return false end
 
 --- The server and the path, by which several locks are sorted.
 function target:address() return self.server.where, self.path end

@@ -1,0 +1,268 @@
+--- What a client of ZooKeeper does with its nodes after a time-out, an error, a
+--- lost connection or the end of its session; on virtual time.
+
+local codec = require "rlock.zookeeper.codec"
+local stage = require "spec.simulate.zookeeper.stage"
+
+local ops = codec.ops
+local NO_AUTH = -102
+local LATE = 0.0007                     -- seconds: before a reply arrives
+
+-- A test with a connected client: fn(self, client, its connection).
+local function on_stage(title, fn, options)
+  it(title, function()
+    stage.play(1, function(self)
+      self.host.sleep(1)
+      local own = self.open(options)
+      local link = own.session.server.connection
+      assert(link:reach(self.host.now() + 1))
+      fn(self, own, link)
+    end)
+  end)
+end
+
+-- The nodes of locks and waiters, of one client or all.
+local function nodes_of(self, link)
+  return self.ensemble:newest().tree:ephemerals(link and link.session.id)
+end
+
+-- Loses the connection; the server accepts no other for some seconds.
+local function disconnect(self, link, seconds)
+  self.network:route(self.host, self.ensemble[1]).refuses_until =
+    self.universe.now + seconds
+  link:leave "a test"
+end
+
+-- Calls fn(send) instead of sending the next request of a sort, which send()
+-- does.
+local function instead(link, op, fn)
+  function link.post(its, kind, ...)
+    local words = table.pack(...)
+    if kind ~= op then return getmetatable(link).post(its, kind, ...) end
+    link.post = nil
+    return fn(function()
+      return link:post(op, table.unpack(words, 1, words.n))
+    end)
+  end
+end
+
+-- Asserts that fn(...) fails at once if its login lacks a permission.
+local function is_refused(self, op, path, fn, ...)
+  local tree, tries = self.ensemble[1].tree, 0
+  local apply = tree.apply
+  function tree.apply(its, txn)
+    if txn.op ~= op then return apply(its, txn) end
+    tries, its.zxid = tries + 1, txn.zxid
+    return NO_AUTH, ""
+  end
+  local ok, code, detail = fn(...)
+  assert.same({ nil, "zookeeper", 1 }, { ok, code, tries })
+  assert.matches("^NOAUTH for " .. path .. ":", detail)
+end
+
+describe("a client of ZooKeeper", function()
+  on_stage("deletes a node that it could not delete once it is connected again",
+    function(self, own, link)
+      assert(own:lock("a"):lock { lease = 0.3 })
+      disconnect(self, link, 2.5)       -- the attempt to delete it takes 2 s
+      while not link.is_ready do self.host.sleep(0.01) end
+      self.host.sleep(0.01)
+      assert.equal(1, link.epoch)
+      assert.same({}, nodes_of(self))
+    end, { watchdog = 10, timeout = 2 })
+
+  on_stage("deletes the node of a lost hold if the session goes on",
+    function(self, own, link)
+      local lock = own:lock "a"
+      assert(lock:lock { lease = 30 })
+      self.host.sleep(0.3)
+      link:leave "a test"
+      link.not_before = self.host.now() + 1.7     -- in the session's time-out
+      self.host.sleep(1.75)
+      assert.same({ "lost", 1 }, { lock:state(), link.epoch })
+      assert.same({}, nodes_of(self))
+    end)
+
+  on_stage("does not take a node for missing that it cannot read",
+    function(self, own, link)
+      instead(link, ops.get, function(send)
+        disconnect(self, link, 10)
+        return send()
+      end)
+      assert.equal("connect", select(2, own:get "n"))
+      assert.equal("usage", select(2, own:get "a//b"))
+    end)
+
+  on_stage("sees that another one has set a latch meanwhile",
+    function(self, own, link)
+      local latch = own:latch "l"
+      instead(link, ops.create2, function(send)
+        self.ensemble:put("/l/latch", "3 1\n")
+        return send()
+      end)
+      assert.equal("refused", select(2, latch:set(2)))
+      assert.equal(3, latch:count())
+    end)
+
+  -- The reply to the first attempt is lost.
+  on_stage("does not set a latch twice that was deleted meanwhile",
+    function(self, own, link)
+      instead(link, ops.create2, function(send)
+        self.universe:after(LATE, function()
+          link:leave "a test"
+          self.ensemble:delete "/l/latch"
+        end)
+        return send()
+      end)
+      local ok, code, detail = own:latch("l"):set(2)
+      assert.same({ nil, "timeout" }, { ok, code })
+      assert.matches("may have been set and deleted since", detail)
+    end)
+
+  on_stage("makes the nodes above a lock again if the server deletes one",
+    function(self, own)
+      local on_request, deleted = self.ensemble.on_request, 0
+      function self.ensemble.on_request(server, item)
+        on_request(server, item)
+        if item.op == ops.create_container and deleted == 0 then
+          deleted = deleted + 1
+          self.ensemble:delete "/m"     -- before the next one is made below it
+        end
+      end
+      assert(own:lock("m/n"):lock { wait = 1 })
+      assert.equal(1, deleted)
+    end)
+
+  on_stage("is told at once if it may not make the nodes above a lock",
+    function(self, own)
+      local lock = own:lock "m"
+      is_refused(self, ops.create_container, "/m", lock.lock, lock,
+        { wait = 5 })
+    end)
+
+  on_stage("reports that a request to release a lock was not delivered",
+    function(self, own, link)
+      local other = self.open()
+      assert(other:lock("a"):lock())
+      assert(other:lock("a"):on_release_request(print))
+      self.host.sleep(0.2)
+      instead(link, ops.set, function(send)
+        disconnect(self, link, 10)
+        return send()
+      end)
+      local asked, code = own:lock("a"):request_release()
+      assert.same({ nil, "connect" }, { asked, code })
+    end)
+end)
+
+describe("a waiter on ZooKeeper", function()
+  on_stage("is woken although another one that has watched the same node left",
+    function(self, own)
+      local writer = self.open():read_write_lock("p"):write_lock()
+      assert(writer:lock())
+      local reader, woken = own:read_write_lock("p"):read_lock(), nil
+      self.host.spawn(function()
+        assert(reader:lock { wait = 20 })
+        woken = self.host.now()
+        assert(reader:unlock())
+      end)
+      self.host.sleep(0.1)
+      assert.equal("timeout", select(2, reader:lock { wait = 0.1 }))
+      local freed = self.host.now()
+      assert(writer:unlock())
+      self.host.sleep(1)
+      assert.is_true(woken and woken - freed < 0.1)
+    end)
+
+  -- The servers are down for so long that the client begins a new session; but
+  -- they give each old one its full time-out again.
+  on_stage("does not rely on the node of an earlier session",
+    function(self, own, link)
+      local holder = self.open()
+      local lock, its = own:lock "a", holder:lock "a"
+      assert(its:lock())
+      local task = self.host.spawn(function() assert(lock:lock()) end)
+      self.host.sleep(0.1)
+      local path = nodes_of(self, holder.session.server.connection)[1]
+      self.ensemble:restart(self.ensemble[1], 8)
+      while link.epoch == 1 do self.host.sleep(0.01) end
+      self.ensemble:delete(path)
+      task:join()
+      assert.equal(1, #nodes_of(self, link))
+    end)
+end)
+
+describe("a member of a double barrier on ZooKeeper", function()
+  -- Two members enter, each in a task that ends then.
+  local function enter(self, ...)
+    local members, tasks = {}, {}
+    for i, client in ipairs { ... } do
+      members[i] = client:double_barrier("d", 2)
+      tasks[i] = self.host.spawn(function()
+        assert(members[i]:enter { wait = 5 })
+      end)
+    end
+    for _, task in ipairs(tasks) do task:join() end
+    return members[1]
+  end
+
+  -- While it cannot withdraw, another one opens the round with both.
+  on_stage("dies at once if it withdraws from a round that has opened",
+    function(self, own, link)
+      local other, code = self.open { watchdog = 9 }:double_barrier("d", 2), nil
+      self.host.spawn(function()
+        self.host.sleep(0.2)
+        link:leave "a test"
+        link.not_before = self.host.now() + 2
+        assert(other:enter { wait = 5 })
+        code = select(2, other:leave { wait = 5 })
+      end)
+      local barrier = own:double_barrier("d", 2)
+      assert.equal("timeout", select(2, barrier:enter { wait = 0.3 }))
+      self.host.sleep(4)
+      assert.equal("lost", code)
+    end, { watchdog = 9 })
+
+  on_stage("is in if the round opens while it withdraws", function(self, own)
+    local one, two = own:double_barrier("d", 2),
+      self.open():double_barrier("d", 2)
+    local operations = require("rlock.zookeeper.barrier").operations
+    local withdraw = operations.withdraw
+    function operations.withdraw(...)
+      operations.withdraw = withdraw
+      assert(two:enter { wait = 5 })
+      return withdraw(...)
+    end
+    assert.is_true(one:enter { wait = 0.3 })
+  end)
+
+  on_stage("is not lost when it cannot read the list of members",
+    function(self, own, link)
+      local one, two = own:double_barrier("d", 2),
+        self.open { watchdog = 9 }:double_barrier("d", 2)
+      self.host.spawn(function()
+        self.host.sleep(0.5)
+        instead(link, ops.children, function(send)
+          disconnect(self, link, 2)
+          return send()
+        end)
+        two:enter { wait = 1 }
+      end)
+      local ok, code = one:enter { wait = 1 }
+      assert.same({ nil, "connect" }, { ok, code })
+    end, { watchdog = 9 })
+
+  on_stage("has no node after it could not enter in time", function(self, own)
+    self.ensemble:freeze(self.ensemble[1], 0.4)
+    local barrier = own:double_barrier("d", 2)
+    assert.equal("timeout", select(2, barrier:enter { wait = 0.1 }))
+    self.host.sleep(3)
+    assert.same({}, nodes_of(self))
+  end)
+
+  on_stage("that may not change the log is told so at once",
+    function(self, own)
+      local member = enter(self, own, self.open())
+      is_refused(self, ops.set, "/d", member.leave, member, { wait = 5 })
+    end)
+end)

@@ -615,6 +615,21 @@ describe("holds on a server that was replaced", function()
       self:calls())
   end)
 
+  on_stage("that are permits are not extended beyond their leases",
+    function(self, client)
+      local permits, lost_at = client:permits "permits", nil
+      assert.is_true(permits:set(1))
+      local id = assert(permits:acquire { lease = 6 })
+      permits:on_lost(id, function() lost_at = self.now() end)
+      self.sleep(2)
+      self.server:restart(0.5, "data")
+      self.sleep(2)
+      assert.same({ "2.716 renew 3277 1 1" }, self:calls "renew")
+      self.sleep(2.01)
+      assert.near(5.992, lost_at, 0.001)
+      assert.equal(1, permits:available())
+    end)
+
   on_stage("are distinguished from those on others, and lost ones",
     function(self, client, session)
       local one, other = take(client, nil, "one"), take(client, nil, "other")
@@ -1077,6 +1092,32 @@ describe("a renewal that raises an error", function()
     assert.match("a fault", table.remove(self.host.faults))
     self.sleep(2.5)
     assert.equal("held", lock:state())
+  end)
+end)
+
+-- In nginx, ngx.exit in a `log` callback ends the task, and its host starts it
+-- again.
+describe("a watchdog that dies while it collects a batch", function()
+  on_stage("retries in time what it has collected", function(self, client)
+    local host, died = self.host, 0
+    function host.service(...)
+      local work = table.pack(...)
+      host.daemon(function()
+        while died < 3 and not pcall(table.unpack(work, 1, work.n)) do
+          died = died + 1
+        end
+      end)
+    end
+    local lock, log = take(client), host.log
+    self.spawn(take, client, nil, "left"):join()
+    function host.log()                 -- that "left" is not renewed any more
+      host.log = log
+      error "exit"
+    end
+    self.sleep(25)
+    assert.equal(1, died)
+    assert.equal("held", lock:state())
+    assert.equal("12.500 22.500", times(self:calls "renew"))
   end)
 end)
 

@@ -237,19 +237,34 @@ describe("rows of semaphore:", function()
     assert.equal(7, its:available())
   end)
 
+  -- The number of slots that the server remembers.
+  local function slots(self)
+    local n = 0
+    for key, entry in pairs(self.server.redis.entries) do
+      if key:find("^rlock_request:") then
+        n = n + 1
+        assert.truthy(entry.expires)
+      end
+    end
+    return n
+  end
+
   of("needs no more slots than concurrent requests", function(self, its)
     assert.is_true(its:set(9))
     for _ = 1, 50 do assert.is_true(its:acquire() and its:release()) end
     for _ = 1, 3 do self.spawn(its.acquire, its) end
     self.sleep(1)
-    local slots = 0
-    for key, entry in pairs(self.server.redis.entries) do
-      if key:find("^rlock_request:") then
-        slots = slots + 1
-        assert.truthy(entry.expires)
-      end
+    local n = slots(self)
+    assert.is_true(n >= 3 and n <= 4, n)
+  end)
+
+  of("uses the slot of an undone request again", function(self, its)
+    assert.is_true(its:set(9))
+    for _ = 1, 9 do
+      cancel_during(self, its.acquire, its)
+      self.sleep(1)
     end
-    assert.is_true(slots >= 3 and slots <= 4, slots)
+    assert.equal(1, slots(self))
   end)
 
   of("is set and drained once although the replies are lost",
@@ -284,6 +299,17 @@ describe("rows of permits:", function()
     self:calls()
     self.sleep(60)
     assert.same({}, self:calls())
+  end)
+
+  of("show who has them, and until when", function(_, its)
+    assert.is_true(its:set(2))
+    assert.same({ state = "free", available = 2, in_use = 0, holders = {} },
+      its:peek())
+    local short = assert(its:acquire { lease = 10 })
+    local long = assert(its:acquire { lease = 20 })
+    assert.same({ state = "held", available = 0, in_use = 2, holders = {
+      { owner = short, ttl = 10 }, { owner = long, ttl = 20 },
+    } }, its:peek())
   end)
 
   of("can be renewed beyond it", function(self, its)

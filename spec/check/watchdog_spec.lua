@@ -615,6 +615,17 @@ describe("holds on a server that was replaced", function()
       self:calls())
   end)
 
+  on_stage("are held again after a request that renews them all",
+    function(self, client)
+      local locks = take_many(client, 3)
+      self.sleep(5)
+      self.server:restart(1, "data")
+      self.sleep(3)
+      assert.match("3 holds are at risk", table.concat(self:logged(), "\n"))
+      assert.equal(3, count(locks, "held"))
+      assert.equal(3, #self:calls "renew")
+    end)
+
   on_stage("that are permits are not extended beyond their leases",
     function(self, client)
       local permits, lost_at = client:permits "permits", nil

@@ -118,6 +118,8 @@ return {
       "the larger of two equal numbers is either", equal = true },
   },
   ["lua/rlock/policy/readwrite.lua"] = {
+    { "file", "16 to 32", "a tuning limit: any value is correct" },
+    { "end_by_keys", "> to >=, 1 of 2", "no owner has that many holds" },
     { "examine", "1 to 2, 2 of 4",
       "one reader less is examined, another one each time" },
     { "read.release", '"1" to "2"',
@@ -166,6 +168,8 @@ return {
     { "sweep", "<= to <", INSTANT },
     { "report_losses", "<= to <, 1 of 2", INSTANT },
     { "report_losses", "<= to <, 2 of 2", INSTANT },
+    { "send", "drop statement, 1 of 6",
+      "the general case does the same for a single route, but slower" },
     { "watchdog:ground", "== to ~=, 2 of 2",
       "on one connection, the renewal is answered before the release" },
     { "watchdog:ground", "+ to -", "a closing client renews nothing" },
@@ -174,6 +178,22 @@ return {
       "a grant is lost only once, and its end clears them",
       equal = true },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
+  },
+  ["lua/rlock/lock/heartbeats.lua"] = {
+    { "file", "1000 to 2000", "Lua's own limit is higher" },
+  },
+  ["lua/rlock/lock/posted.lua"] = {
+    { "posted:replied", "false to true",
+      "only a \"lost\" depends on it, which is handled in a task",
+      equal = true },
+  },
+  ["lua/rlock/counters/permits.lua"] = {
+    { "take", "if to false, 3 of 4",
+      "the task has ended, and gets no result", equal = true },
+  },
+  ["lua/rlock/policy/barrier.lua"] = {
+    { "read", "1 to 2, 2 of 2",
+      "matters if Redis loses all its data within a millisecond of a round" },
   },
   ["lua/rlock/lock/handle.lua"] = {
     { "handle:lock", "if to true, 2 of 2",
@@ -208,5 +228,7 @@ return {
     { "quorum:watch", "if to false, 1 of 2",
       "a second callback finds nothing to do" },
     { "quorum:release_parts", "<= to <", INSTANT },
+    { "quorum:end_take", "if to false, 1 of 2",
+      "a failed hold has no parts to watch, and is not healed", equal = true },
   },
 }

@@ -280,6 +280,16 @@ describe("a barrier on virtual time:", function()
       assert.is_true(waiting.at - died <= LEASE + 0.01)
     end)
 
+  on_stage("is renewed once in a period, however often it was set",
+    function(self, client)
+      local its = client:barrier(NAME)
+      for _ = 1, 3 do assert.is_true(its:set()) end
+      self.sleep(LEASE / 3 + 1)
+      assert.equal(1, #self:calls "renew")
+      assert.is_true(its:remove())
+      assert.is_false(client.session.watchdog:is_needed())
+    end)
+
   on_stage("is set and removed once if the replies are lost",
     function(self, client)
       local its = client:barrier(NAME)

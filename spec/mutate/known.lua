@@ -177,12 +177,16 @@ return {
     { "watchdog:lose", "drop statement, 4 of 7",
       "a grant is lost only once, and its end clears them",
       equal = true },
+    { "run", "if to true, 7 of 7", "waits a millisecond between batches" },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
   },
   ["lua/rlock/lock/heartbeats.lua"] = {
     { "file", "1000 to 2000", "Lua's own limit is higher" },
   },
   ["lua/rlock/lock/posted.lua"] = {
+    { "acquired", "false to true, 2 of 2",
+      "the round is over, or the part has a code: only memory is kept",
+      equal = true },
     { "posted:replied", "false to true",
       "only a \"lost\" depends on it, which is handled in a task",
       equal = true },

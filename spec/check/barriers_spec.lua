@@ -79,6 +79,24 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  on_stage("a member that two tasks leave may be entered again at once",
+    function(self, client)
+      local one, two, host = enter_two(self, client)
+      local function again(member)
+        assert.is_true(member:leave())
+        return member:enter()
+      end
+      local first = start(self, self.host, again, one)
+      local second = start(self, self.host, one.leave, one)
+      start(self, host, again, two)
+      self.sleep(SERVED)
+      assert.same({ true, true }, { first.value, second.value })
+      first = start(self, self.host, one.leave, one)
+      start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.same({ true }, { first.value, first.code })
+    end)
+
   on_stage("a member may retry `leave` after a timeout",
     function(self, client)
       local one, two, host = enter_two(self, client)
@@ -278,6 +296,18 @@ describe("a barrier on virtual time:", function()
       self.sleep(LEASE + SERVED)
       assert.equal("lost", waiting.code)
       assert.is_true(waiting.at - died <= LEASE + 0.01)
+    end)
+
+  on_stage("is not reported as lost if another client removes it",
+    function(self, client)
+      local other, host = add_client(self)
+      local its = other:barrier(NAME)
+      assert.is_true(client:barrier(NAME):set())
+      assert.is_true(start(self, host, its.remove, its).value)
+      self.sleep(LEASE)
+      assert.equal(1, #self:calls "renew")
+      assert.same({}, self:logged())
+      assert.is_false(client.session.watchdog:is_needed())
     end)
 
   on_stage("is renewed once in a period, however often it was set",

@@ -61,3 +61,21 @@ describe("a computation of this client", function()
     assert.same({ "new", "computed" }, { leader:join() })
   end)
 end)
+
+describe("a caller that is cancelled", function()
+  on_stage("while it reads the state computes nothing", function(self, client)
+    self:route().delay = 0.1
+    local is_called = false
+    local task = self.spawn(function()
+      client:compute("c", { ttl = 60 }, function()
+        is_called = true
+        return "new"
+      end)
+    end)
+    self.sleep(0.15)
+    task:cancel()
+    self.sleep(5)
+    assert.is_true(task.over)
+    assert.is_false(is_called)
+  end)
+end)

@@ -1,7 +1,11 @@
 --- Fencing tokens at exact times, on the model of Redis: for how long the
 --- server keeps the token of a hold that has a key of its own.
 
+local simple = require "rlock.policy.simple"
+local stage = require "spec.simulate.stage"
 local transcript = require "spec.tools.transcript"
+
+local on_stage = stage.tests(it)
 
 describe("a token with a key of its own", function()
   local case = transcript.tests(it, "fenced_readwrite")
@@ -23,4 +27,24 @@ describe("a token with a key of its own", function()
     700 write.release A 1 0 publish -> freed, sent rwlock=1
     700 keys -> -lock, -token:readwrite.write
   ]])
+
+  on_stage("ends with its hold, if the reply of a user's policy is a table",
+    function(self, client)
+      local own = { name = "own", keys = simple.keys, exclusive = true,
+        server = {} }
+      for name, fn in pairs(simple.server) do own.server[name] = fn end
+      function own.server.release(keys)
+        redis.call("del", keys[1]) -- luacheck: ignore
+        return { "freed" }
+      end
+      local lock = client:policy(own, "lock", { fenced = true })
+      assert.is_true((lock:lock()))
+      local entries, key = self.server.redis.entries, nil
+      for name in pairs(entries) do
+        if name:find ":own$" then key = name end
+      end
+      assert.is_string(key)
+      assert.is_true(lock:unlock())
+      assert.is_nil(entries[key])
+    end)
 end)

@@ -1653,6 +1653,17 @@ describe("closing a client", function()
   end)
 end)
 
+describe("a client's log callback", function()
+  local heard
+  on_stage("is told the level, the event and its fields", function(_, client)
+    heard = nil
+    assert.is_true(client:lock("lock"):lock())
+    assert.same({ "info", "acquired" }, { heard[1], heard[2] })
+    assert.same({ "reentrant", "lock", "its" },
+      { heard[3].kind, heard[3].lock, heard[3].client })
+  end, { name = "its", log = function(...) heard = { ... } end })
+end)
+
 describe("the end of a program", function()
   on_stage("releases all holds, and the client can still be used",
     function(self, client, session)

@@ -537,6 +537,21 @@ describe("a hold with a lease", function()
     assert.is_true(timers < 50, timers)
   end)
 
+  on_stage("that is over is looked at once in a period, not more often",
+    function(self, client)
+      local over, looks = take(client, { lease = 1 }, "over"):mine(), 0
+      function over.is_abandoned()
+        looks = looks + 1
+        return false
+      end
+      for i = 1, 9 do
+        take(client, nil, "lock" .. i)
+        self.sleep(1)
+      end
+      self.sleep(91)
+      assert.is_true(looks >= 9 and looks <= 11, looks)
+    end)
+
   on_stage("does not delay the renewal of another", function(self, client)
     local lock = take(client, { lease = 40 }, "one")
     lock:on_lost(function() end)
@@ -1128,6 +1143,7 @@ describe("a watchdog that dies while it collects a batch", function()
     self.sleep(25)
     assert.equal(1, died)
     assert.equal("held", lock:state())
+    assert.equal(0, #client.session.watchdog.flights)
     assert.equal("12.500 22.500", times(self:calls "renew"))
   end)
 end)

@@ -32,6 +32,7 @@ return {
       "counts that differ here have no waiter left", equal = true },
     { "find_lost", "if to true, 1 of 2",
       "no caller uses the index of the state", equal = true },
+    { "evict_deaf", "1 to 2, 1 of 6", "a tuning limit: any value is correct" },
     { "subscribers", "1 to 2, 1 of 4",
       "it is not at the first byte", equal = true },
     { "subscribers", "1 to 2, 4 of 4",
@@ -118,7 +119,6 @@ return {
       "the larger of two equal numbers is either", equal = true },
   },
   ["lua/rlock/policy/readwrite.lua"] = {
-    { "file", "16 to 32", "a tuning limit: any value is correct" },
     { "end_by_keys", "> to >=, 1 of 2", "no owner has that many holds" },
     { "examine", "1 to 2, 2 of 4",
       "one reader less is examined, another one each time" },
@@ -177,19 +177,37 @@ return {
     { "watchdog:lose", "drop statement, 4 of 7",
       "a grant is lost only once, and its end clears them",
       equal = true },
+    { "collect_fresh", "false to true, 1 of 4", "collects garbage more often" },
     { "run", "if to true, 7 of 7", "waits a millisecond between batches" },
     { "run", "0 to 1, 5 of 5", "every real deadline is later", equal = true },
   },
   ["lua/rlock/lock/heartbeats.lua"] = {
     { "file", "1000 to 2000", "Lua's own limit is higher" },
   },
+  ["lua/rlock/lock/deadlock.lua"] = {
+    { "deadlock.enter", "drop statement, 1 of 5",
+      "saves a search: the task gets no hold while it waits" },
+  },
   ["lua/rlock/lock/posted.lua"] = {
+    { "posted:set", "swap arguments, 5 of 6", INSTANT },
+    { "released", "drop statement, 2 of 5",
+      "a part that has been released is not asked again", equal = true },
     { "acquired", "false to true, 2 of 2",
       "the round is over, or the part has a code: only memory is kept",
       equal = true },
     { "posted:replied", "false to true",
       "only a \"lost\" depends on it, which is handled in a task",
       equal = true },
+  },
+  ["lua/rlock/recipes/double_barrier.lua"] = {
+    { "enter", "drop statement, 8 of 10",
+      "the task has ended, and gets no result" },
+    { "leave", "if to true, 3 of 3",
+      "a member that has left is not present", equal = true },
+  },
+  ["lua/rlock/recipes/member.lua"] = {
+    { "member.withdraw", '"0" to "1"',
+      "a lease of a millisecond, to a member that is about to leave" },
   },
   ["lua/rlock/counters/permits.lua"] = {
     { "take", "if to false, 3 of 4",
@@ -204,6 +222,7 @@ return {
       "saves a call that returns no options", equal = true },
   },
   ["lua/rlock/lock/requests.lua"] = {
+    { "release_later", "if to true", INSTANT },
     { "await_release", "drop statement, 3 of 4",
       "only prevents the reuse of its table" },
   },

@@ -79,6 +79,14 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  on_stage("a member that was refused is not in", function(self, client)
+    enter_two(self, client)
+    local three = client:double_barrier(NAME, 3)
+    local _, code, detail = three:enter()
+    assert.equal("refused", code)
+    assert.same({ nil, "refused", detail }, { three:enter() })
+  end)
+
   on_stage("a member that two tasks leave may be entered again at once",
     function(self, client)
       local one, two, host = enter_two(self, client)
@@ -329,6 +337,17 @@ describe("a barrier on virtual time:", function()
       assert.equal(0, members(self))
       assert.is_false(its:remove())
     end)
+
+  on_stage("is not set if the server answers too late", function(self, client)
+    local its = client:barrier(NAME)
+    assert.is_true(its:set() and its:remove())
+    self:route().back = 9
+    assert.is_nil((its:set()))
+    assert.equal(1, members(self))
+    self:route().back = 0
+    self.sleep(20)
+    assert.equal(0, members(self))
+  end)
 
   on_stage("is not set if the server does not answer", function(self, client)
     local its = client:barrier(NAME)

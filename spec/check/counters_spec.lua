@@ -258,6 +258,13 @@ describe("rows of semaphore:", function()
     assert.is_true(n >= 3 and n <= 4, n)
   end)
 
+  of("shows its state", function(_, its)
+    assert.is_true(its:set(2))
+    assert.same({ state = "free", available = 2, holders = {} }, its:peek())
+    assert.is_true(its:acquire(2))
+    assert.same({ state = "held", available = 0, holders = {} }, its:peek())
+  end)
+
   of("uses the slot of an undone request again", function(self, its)
     assert.is_true(its:set(9))
     for _ = 1, 9 do
@@ -388,6 +395,12 @@ describe("rows of latch:", function()
     latch:count_down()
     continue(self, here, 50)
     assert.is_true(is_open())
+  end)
+
+  of("shows its state", function(_, latch)
+    assert.same({ state = "held", count = 2, holders = {} }, latch:peek())
+    assert.is_true(latch:delete())
+    assert.same({ state = "free", count = 0, holders = {} }, latch:peek())
   end)
 
   of("testAwaitTimeoutFail: waits as long as requested", function(self, latch)

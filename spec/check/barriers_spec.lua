@@ -79,6 +79,32 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  on_stage("a member that was refused is not in", function(self, client)
+    enter_two(self, client)
+    local three = client:double_barrier(NAME, 3)
+    local _, code, detail = three:enter()
+    assert.equal("refused", code)
+    assert.same({ nil, "refused", detail }, { three:enter() })
+  end)
+
+  on_stage("a member that two tasks leave may be entered again at once",
+    function(self, client)
+      local one, two, host = enter_two(self, client)
+      local function again(member)
+        assert.is_true(member:leave())
+        return member:enter()
+      end
+      local first = start(self, self.host, again, one)
+      local second = start(self, self.host, one.leave, one)
+      start(self, host, again, two)
+      self.sleep(SERVED)
+      assert.same({ true, true }, { first.value, second.value })
+      first = start(self, self.host, one.leave, one)
+      start(self, host, two.leave, two)
+      self.sleep(SERVED)
+      assert.same({ true }, { first.value, first.code })
+    end)
+
   on_stage("a member may retry `leave` after a timeout",
     function(self, client)
       local one, two, host = enter_two(self, client)
@@ -280,6 +306,28 @@ describe("a barrier on virtual time:", function()
       assert.is_true(waiting.at - died <= LEASE + 0.01)
     end)
 
+  on_stage("is not reported as lost if another client removes it",
+    function(self, client)
+      local other, host = add_client(self)
+      local its = other:barrier(NAME)
+      assert.is_true(client:barrier(NAME):set())
+      assert.is_true(start(self, host, its.remove, its).value)
+      self.sleep(LEASE)
+      assert.equal(1, #self:calls "renew")
+      assert.same({}, self:logged())
+      assert.is_false(client.session.watchdog:is_needed())
+    end)
+
+  on_stage("is renewed once in a period, however often it was set",
+    function(self, client)
+      local its = client:barrier(NAME)
+      for _ = 1, 3 do assert.is_true(its:set()) end
+      self.sleep(LEASE / 3 + 1)
+      assert.equal(1, #self:calls "renew")
+      assert.is_true(its:remove())
+      assert.is_false(client.session.watchdog:is_needed())
+    end)
+
   on_stage("is set and removed once if the replies are lost",
     function(self, client)
       local its = client:barrier(NAME)
@@ -289,6 +337,17 @@ describe("a barrier on virtual time:", function()
       assert.equal(0, members(self))
       assert.is_false(its:remove())
     end)
+
+  on_stage("is not set if the server answers too late", function(self, client)
+    local its = client:barrier(NAME)
+    assert.is_true(its:set() and its:remove())
+    self:route().back = 9
+    assert.is_nil((its:set()))
+    assert.equal(1, members(self))
+    self:route().back = 0
+    self.sleep(20)
+    assert.equal(0, members(self))
+  end)
 
   on_stage("is not set if the server does not answer", function(self, client)
     local its = client:barrier(NAME)

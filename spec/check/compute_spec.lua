@@ -1,4 +1,5 @@
---- client:compute on virtual time: which callers get a stale value.
+--- client:compute on virtual time: which callers get a stale value, and which
+--- read the state.
 
 local stage = require "spec.simulate.stage"
 
@@ -33,4 +34,48 @@ describe("a stale value", function()
       self.sleep(10)
       assert.same({ "new", "cached" }, fresh)
     end)
+end)
+
+describe("a computation of this client", function()
+  on_stage("has followers that do not read the state", function(self, client)
+    local function compute(fn)
+      return client:compute("c", { ttl = 60 }, fn)
+    end
+    local leader = self.spawn(compute, function()
+      self.sleep(5)
+      return "new"
+    end)
+    self.sleep(1)
+    local execute, n = self.server.execute, 0
+    function self.server.execute(its, link, words)
+      if words[1] == "MGET" then n = n + 1 end
+      return execute(its, link, words)
+    end
+    local followers = {}
+    for i = 1, 9 do followers[i] = self.spawn(compute, error) end
+    self.sleep(1)
+    assert.equal(0, n)
+    for _, follower in ipairs(followers) do
+      assert.same({ "new", "cached" }, { follower:join() })
+    end
+    assert.same({ "new", "computed" }, { leader:join() })
+  end)
+end)
+
+describe("a caller that is cancelled", function()
+  on_stage("while it reads the state computes nothing", function(self, client)
+    self:route().delay = 0.1
+    local is_called = false
+    local task = self.spawn(function()
+      client:compute("c", { ttl = 60 }, function()
+        is_called = true
+        return "new"
+      end)
+    end)
+    self.sleep(0.15)
+    task:cancel()
+    self.sleep(5)
+    assert.is_true(task.over)
+    assert.is_false(is_called)
+  end)
 end)

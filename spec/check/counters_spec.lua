@@ -237,19 +237,41 @@ describe("rows of semaphore:", function()
     assert.equal(7, its:available())
   end)
 
+  -- The number of slots that the server remembers.
+  local function slots(self)
+    local n = 0
+    for key, entry in pairs(self.server.redis.entries) do
+      if key:find("^rlock_request:") then
+        n = n + 1
+        assert.truthy(entry.expires)
+      end
+    end
+    return n
+  end
+
   of("needs no more slots than concurrent requests", function(self, its)
     assert.is_true(its:set(9))
     for _ = 1, 50 do assert.is_true(its:acquire() and its:release()) end
     for _ = 1, 3 do self.spawn(its.acquire, its) end
     self.sleep(1)
-    local slots = 0
-    for key, entry in pairs(self.server.redis.entries) do
-      if key:find("^rlock_request:") then
-        slots = slots + 1
-        assert.truthy(entry.expires)
-      end
+    local n = slots(self)
+    assert.is_true(n >= 3 and n <= 4, n)
+  end)
+
+  of("shows its state", function(_, its)
+    assert.is_true(its:set(2))
+    assert.same({ state = "free", available = 2, holders = {} }, its:peek())
+    assert.is_true(its:acquire(2))
+    assert.same({ state = "held", available = 0, holders = {} }, its:peek())
+  end)
+
+  of("uses the slot of an undone request again", function(self, its)
+    assert.is_true(its:set(9))
+    for _ = 1, 9 do
+      cancel_during(self, its.acquire, its)
+      self.sleep(1)
     end
-    assert.is_true(slots >= 3 and slots <= 4, slots)
+    assert.equal(1, slots(self))
   end)
 
   of("is set and drained once although the replies are lost",
@@ -286,11 +308,22 @@ describe("rows of permits:", function()
     assert.same({}, self:calls())
   end)
 
+  of("show who has them, and until when", function(_, its)
+    assert.is_true(its:set(2))
+    assert.same({ state = "free", available = 2, in_use = 0, holders = {} },
+      its:peek())
+    local short = assert(its:acquire { lease = 10 })
+    local long = assert(its:acquire { lease = 20 })
+    assert.same({ state = "held", available = 0, in_use = 2, holders = {
+      { owner = short, ttl = 10 }, { owner = long, ttl = 20 },
+    } }, its:peek())
+  end)
+
   of("can be renewed beyond it", function(self, its)
     assert.is_true(its:set(1))
     local id = assert(its:acquire { lease = 10 })
     assert.is_true(its:renew(id, 60))
-    assert.near(60, its:valid_for(id), 0.5)
+    assert.near(59.938, its:valid_for(id), 0.001)
     assert.is_true(its:renew(id, 5))            -- never shortened
     self.sleep(50)
     assert.is_true(its:release(id))
@@ -362,6 +395,12 @@ describe("rows of latch:", function()
     latch:count_down()
     continue(self, here, 50)
     assert.is_true(is_open())
+  end)
+
+  of("shows its state", function(_, latch)
+    assert.same({ state = "held", count = 2, holders = {} }, latch:peek())
+    assert.is_true(latch:delete())
+    assert.same({ state = "free", count = 0, holders = {} }, latch:peek())
   end)
 
   of("testAwaitTimeoutFail: waits as long as requested", function(self, latch)

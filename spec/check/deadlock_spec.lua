@@ -284,6 +284,54 @@ describe("a deadlock", function()
       assert.is_true(met > 0)
     end)
 
+  -- Each of these tasks waits for the one that waits for it; but "b" is on two
+  -- servers.
+  on_stage("is none with a lock of the same name on another server",
+    function(self, client)
+      local other = self:client(nil, self:add_server "redis2")
+      local function task(held, wanted)
+        return self.spawn(function()
+          assert(held:lock())
+          self.sleep(1)
+          local ok, code = wanted:lock { wait = 5 }
+          assert.same({ nil, "timeout" }, { ok, code })
+          held:unlock()
+        end)
+      end
+      assert(other:lock("b"):lock())
+      local one = task(client:lock "a", other:lock "b")
+      local two = task(client:lock "b", client:lock "a")
+      one:join()
+      two:join()
+    end)
+
+  on_stage("is searched for once in each waiting task", function(self, client)
+    local LAYERS, READERS = 10, 2
+    local function side(layer)
+      return client:read_write_lock("lock" .. layer)
+    end
+    for layer = 1, LAYERS do
+      for _ = 1, READERS do
+        self.spawn(function()
+          assert(side(layer):read_lock():lock())
+          self.sleep(LAYERS - layer + 1)
+          side(layer + 1):write_lock():lock { wait = WAIT }
+        end)
+      end
+    end
+    assert(side(LAYERS + 1):write_lock():lock())
+    self.sleep(LAYERS + 1)
+    local is_over, met = self.host.is_over, 0
+    function self.host.is_over(...)
+      met = met + 1
+      return is_over(...)
+    end
+    local ok, code = side(1):write_lock():lock { wait = 0.5 }
+    self.host.is_over = is_over
+    assert.same({ nil, "deadlock" }, { ok, code })
+    assert.is_true(met <= LAYERS * READERS * READERS, met)
+  end)
+
   on_stage("is not seen beyond the thousand newest holds", function(self,
       client)
     ring(self, client, 2)
@@ -318,6 +366,9 @@ describe("the announcement of a wait", function()
         self.sleep(0.9)
         assert.is_nil(announced(self))
         self.sleep(1.2)
+        local text = self.server.redis:entry((announced(self))).value
+        local waited = tonumber(text:match "^%d+ (%d+)")
+        assert.is_true(waited >= 1000 and waited <= 2100, text)
         for _ = 1, 90 do
           assert.is_string(announced(self))
           self.sleep(1)

@@ -322,6 +322,57 @@ describe("a request to lock", function()
     fails("closed", nil, lock:lock())
   end)
 
+  on_stage("is refused at once while the client is being closed",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock())
+    self.server:freeze(1)
+    self.spawn(function() client:lock("other"):lock() end)
+    self.sleep(0.1)
+    local closing = self.spawn(client.close, client)
+    self.sleep(0.1)
+    local took, ok, code = self:timed(lock.lock, lock)
+    fails("closed", nil, ok, code)
+    assert.equal(0, took)
+    assert.is_false(closing.over)
+    closing:join()
+  end)
+
+  on_stage("is completed with its wait where tasks may end", function(self,
+      client)
+    local lock, waits = client:lock "lock", {}
+    self.host.ends_tasks = true
+    function self.host.whole_wait(fn, its, wait, ...)
+      waits[#waits + 1] = wait
+      return fn(its, wait, ...)
+    end
+    assert.is_true(lock:lock { wait = 2, lease = 5 })
+    assert.is_true(lock:try_lock())
+    assert.same({ 2, 0 }, waits)
+    assert.same({ "0.000 acquire 5000 1", "0.000 acquire 30000 2" },
+      self:calls())
+  end)
+
+  on_stage("has an undo for its death until it ends, as one to unlock has",
+    function(self, client)
+    local lock, order, execute = client:lock "lock", {}, self.server.execute
+    assert.is_true(lock:lock() and lock:unlock())
+    local function note(what) order[#order + 1] = what end
+    function self.host.on_death()         -- as nginx has it
+      note "begins"
+      return function() note "ends" end
+    end
+    function self.server.execute(...)
+      note "is carried out"
+      return execute(...)
+    end
+    assert.is_true(lock:lock())
+    assert.is_true(lock:unlock())
+    self.host.on_death = nil
+    assert.same({ "begins", "is carried out", "ends", "begins",
+      "is carried out", "ends" }, order)
+  end)
+
   on_stage("releases a hold that was granted to a cancelled task",
     function(self, client)
     local lock = client:lock "lock"
@@ -333,6 +384,24 @@ describe("a request to lock", function()
     task:cancel()
     self.sleep(2)
     assert.is_nil(entry(self))
+  end)
+end)
+
+describe("a request to release a lock", function()
+  on_stage("reaches the callback of its holder", function(self, client)
+    local hold, heard = assert(client:lock("lock"):hold()), nil
+    local lock = self:client():lock "lock"
+    fails("refused", nil, lock:request_release "please")
+    assert.is_true(hold:on_release_request(function(its, reason)
+      heard = { its, reason }
+    end))
+    self.sleep(0.1)                       -- it subscribes
+    assert.same({ true, 1 }, { lock:request_release "please" })
+    self.sleep(0.1)
+    assert.equal(hold, heard[1])
+    assert.equal("please", heard[2])
+    assert.is_true(hold:unlock())
+    fails("not_held", nil, lock:request_release "please")
   end)
 end)
 
@@ -511,6 +580,7 @@ describe("tasks of one owner", function()
       assert.is_true(first:join())
       assert.equal(1, lock:hold_count())
       self.sleep(60)
+      assert.equal("", owners(self, "renew"))
       assert.equal("lost", lock:state())
       assert.is_nil(entry(self))
       fails("lost", nil, lock:unlock())
@@ -780,6 +850,15 @@ describe("grants", function()
     assert.is_nil(next(lock.record.grants))
     self.sleep(2)
     assert.same({}, self:logged())
+  end)
+
+  on_stage("that are kept for reuse keep no lock", function(self, client)
+    local locks = setmetatable({ client:lock "lock" }, { __mode = "v" })
+    assert.is_true(locks[1]:lock())
+    assert.is_true(locks[1]:unlock())
+    self.sleep(20)                      -- the watchdog has ended
+    for _ = 1, 2 do collectgarbage() end
+    assert.is_nil(next(locks))
   end)
 
   on_stage("are given up for a task that has ended", function(self, client,
@@ -1604,6 +1683,58 @@ describe("a command under a lock", function()
       "INCR", "number"))
     self.sleep(5)
     assert.equal("2", client:call("GET", "number"))
+  end)
+end)
+
+describe("closing a client", function()
+  on_stage("waits for a grant on its way, and releases it",
+    function(self, client)
+    local lock, code = client:lock "lock", nil
+    assert.is_true(lock:lock() and lock:unlock())
+    self:route().delay = 0.1
+    self.spawn(function() code = select(2, lock:lock()) end)
+    self.sleep(0.15)                      -- the server has granted it
+    assert.is_table(entry(self))
+    client:close()
+    assert.equal("closed", code)
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("ends its connections", function(self, client)
+    assert.is_true(client:lock("lock"):lock())
+    assert.equal(1, #self:route().links)
+    client:close()
+    self.sleep(0)
+    assert.equal(0, #self:route().links)
+  end)
+end)
+
+describe("a client's log callback", function()
+  local heard
+  on_stage("is told the level, the event and its fields", function(_, client)
+    heard = nil
+    assert.is_true(client:lock("lock"):lock())
+    assert.same({ "info", "acquired" }, { heard[1], heard[2] })
+    assert.same({ "reentrant", "lock", "its" },
+      { heard[3].kind, heard[3].lock, heard[3].client })
+  end, { name = "its", log = function(...) heard = { ... } end })
+end)
+
+describe("the end of a program", function()
+  on_stage("releases all holds, and the client can still be used",
+    function(self, client, session)
+    local locks = { client:lock "one", client:lock "two" }
+    for _, lock in ipairs(locks) do assert.is_true(lock:lock()) end
+    session:wind_down()
+    assert.equal(2, #self:calls "release")
+    assert.is_nil(next(self.server.redis.entries))
+    assert.is_false(session.watchdog:is_needed())
+    for _, lock in ipairs(locks) do
+      fails("lost", "the program ends", lock:unlock())
+      assert.is_true(lock:lock())
+    end
+    self.sleep(15)
+    assert.equal("held", locks[1]:state())
   end)
 end)
 

@@ -134,6 +134,17 @@ describe("a read/write lock", function()
       .. :B:rwlock_timeout:1
   ]])
 
+  case("drops 16 dead readers of Redisson at a time", [[
+    0 HSET lock mode read W0 1,W*20 1 -> 22
+    0 PEXPIRE lock 5000 -> 1
+    100 read.acquire A 1000 1 -> held
+    200 read.release A 1 0 publish -> freed
+    200 HLEN lock -> 7
+    300 read.acquire A 1000 1 -> held
+    400 read.release A 1 0 publish -> freed, sent rwlock=0
+    400 keys -> none
+  ]])
+
   case("lasts as long as its readers, and drops the dead", [[
     0 read.acquire A 1000 1 -> held
     10 read.acquire B 100 1 -> held

@@ -537,6 +537,21 @@ describe("a hold with a lease", function()
     assert.is_true(timers < 50, timers)
   end)
 
+  on_stage("that is over is looked at once in a period, not more often",
+    function(self, client)
+      local over, looks = take(client, { lease = 1 }, "over"):mine(), 0
+      function over.is_abandoned()
+        looks = looks + 1
+        return false
+      end
+      for i = 1, 9 do
+        take(client, nil, "lock" .. i)
+        self.sleep(1)
+      end
+      self.sleep(91)
+      assert.is_true(looks >= 9 and looks <= 11, looks)
+    end)
+
   on_stage("does not delay the renewal of another", function(self, client)
     local lock = take(client, { lease = 40 }, "one")
     lock:on_lost(function() end)
@@ -614,6 +629,32 @@ describe("holds on a server that was replaced", function()
     assert.same({ "6.649 renew 30000 1", "6.649 renew 13613 1 1" },
       self:calls())
   end)
+
+  on_stage("are held again after a request that renews them all",
+    function(self, client)
+      local locks = take_many(client, 3)
+      self.sleep(5)
+      self.server:restart(1, "data")
+      self.sleep(3)
+      assert.match("3 holds are at risk", table.concat(self:logged(), "\n"))
+      assert.equal(3, count(locks, "held"))
+      assert.equal(3, #self:calls "renew")
+    end)
+
+  on_stage("that are permits are not extended beyond their leases",
+    function(self, client)
+      local permits, lost_at = client:permits "permits", nil
+      assert.is_true(permits:set(1))
+      local id = assert(permits:acquire { lease = 6 })
+      permits:on_lost(id, function() lost_at = self.now() end)
+      self.sleep(2)
+      self.server:restart(0.5, "data")
+      self.sleep(2)
+      assert.same({ "2.716 renew 3277 1 1" }, self:calls "renew")
+      self.sleep(2.01)
+      assert.near(5.992, lost_at, 0.001)
+      assert.equal(1, permits:available())
+    end)
 
   on_stage("are distinguished from those on others, and lost ones",
     function(self, client, session)
@@ -1091,6 +1132,33 @@ describe("a renewal that raises an error", function()
     assert.match("a fault", table.remove(self.host.faults))
     self.sleep(2.5)
     assert.equal("held", lock:state())
+  end)
+end)
+
+-- In nginx, ngx.exit in a `log` callback ends the task, and its host starts it
+-- again.
+describe("a watchdog that dies while it collects a batch", function()
+  on_stage("retries in time what it has collected", function(self, client)
+    local host, died = self.host, 0
+    function host.service(...)
+      local work = table.pack(...)
+      host.daemon(function()
+        while died < 3 and not pcall(table.unpack(work, 1, work.n)) do
+          died = died + 1
+        end
+      end)
+    end
+    local lock, log = take(client), host.log
+    self.spawn(take, client, nil, "left"):join()
+    function host.log()                 -- that "left" is not renewed any more
+      host.log = log
+      error "exit"
+    end
+    self.sleep(25)
+    assert.equal(1, died)
+    assert.equal("held", lock:state())
+    assert.equal(0, #client.session.watchdog.flights)
+    assert.equal("12.500 22.500", times(self:calls "renew"))
   end)
 end)
 

@@ -19,6 +19,7 @@ describe("url.parse", function()
   it("reads a host", function()
     assert.same({ host = "db1", port = 6379, db = 0, tls = false },
       parsed("redis://db1"))
+    assert.equal(65535, parsed("redis://db1:65535").port)
     assert.same({ host = "db1", port = 7000, db = 0, tls = false },
       parsed("redis://db1:7000/"))
   end)

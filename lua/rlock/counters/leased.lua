@@ -4,6 +4,7 @@
 --- the end of the lease is not a loss. A derived class adds `show()`: the name,
 --- for messages.
 
+local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
 local metrics = require "rlock.util.metrics"
 
@@ -52,7 +53,15 @@ function leased.new(class, handle, id, task, sent, ends, is_renewed)
   return self
 end
 
-function leased:renewal() return self.lock.session.lease_ms, "1" end
+--- The arguments of a renewal. An explicit lease is not extended.
+---@param now number by host.now()
+---@return any # the lease, in milliseconds
+---@return string # as for a grant: the count of holds
+function leased:renewal(now)
+  if self.watched then return self.lock.session.lease_ms, "1" end
+  local left = math.max(self.valid_until - now, duration.least_lease)
+  return duration.ms(left), "1"
+end
 
 --- Has its task ended?
 function leased:is_abandoned()

@@ -129,8 +129,8 @@ local function ended(self, reply, code, detail, may_be_applied, sent)
       reply, code, detail, may_be_applied, sent))
   end
   return released(self, requests.released(granted,
-    granted.valid_until - self.sent, self.seconds, self.watched, reply, code,
-    detail, may_be_applied, sent))
+    granted.valid_until - self.sent, self.seconds, reply, code, detail,
+    may_be_applied, sent))
 end
 
 -- requests --------------------------------------------------------------------
@@ -227,13 +227,13 @@ end
 
 function send_release(self, now)
   local granted = self.grant
-  local left, seconds, watched, detail = removed(granted, self, now)
-  if not left then return released(self, seconds, watched, detail) end
+  local left, seconds, code, detail = removed(granted, self, now)
+  if not left then return released(self, seconds, code, detail) end
   local deadline = now + 2 * self.lock.session.timeout     -- as `deadline_of`
   if not granted.holds[1] then                             -- the usual case
     return send(self, "release", deadline, now, granted.owner_name, "1", "0")
   end
-  self.seconds, self.watched = seconds, watched
+  self.seconds = seconds
   send(self, "release", deadline, now, arguments(self))
 end
 

@@ -444,13 +444,12 @@ end
 
 -- Replicas do not confirm a release. So it neither extends the validity nor
 -- postpones the renewal.
-local function kept(self, sent, seconds, watched)
+local function kept(self, sent, seconds)
   local watchdog = self.lock.session.watchdog
-  if watched ~= self.watched then self.watched = watched end
   local span = self.lock.session.valid_until(sent, seconds, self.lock.drift)
     - sent
   self.valid_until = min(self.valid_until, sent + span)
-  if watched then
+  if self.watched then
     self.state = "held"
     watchdog:watch(self, self.valid_until - span)
   else
@@ -486,7 +485,6 @@ end
 ---@return number? # seconds for which it was still valid
 ---@return any # seconds of lease that the other holds need, or 1; what
 ---  `release` returns: there is nothing to send
----@return boolean | string | nil # whether the watchdog must renew any of them
 ---@return any ...
 function requests.removed(self, hold, now)
   if self.holds == ONE and not hold then                  -- the usual case
@@ -516,14 +514,14 @@ function requests.removed(self, hold, now)
   self.valid_until = min(self.valid_until,
     session.valid_until(now, seconds, self.lock.drift))
   session.watchdog:lower(self, now)
-  return left, seconds, watched
+  return left, seconds
 end
 
 --- Handles the outcome of a request: of release. The caller has the turn.
----@param left any watched as `removed` returns them
+---@param left any seconds as `removed` returns them
 ---@param reply any detail, may_be_applied, sent as target:run returns them
 ---@return any ... # as `release`
-function requests.released(self, left, seconds, watched, reply, code, detail,
+function requests.released(self, left, seconds, reply, code, detail,
     may_be_applied, sent)
   if reply == nil then return unconfirmed(self, code, detail, left) end
   local op, want = self.lock.record.policy.ops.release, #self.holds
@@ -534,7 +532,7 @@ function requests.released(self, left, seconds, watched, reply, code, detail,
   elseif verdict == "kept" and want > 0 then
     -- The loss may have been reported while the request was in flight.
     if self.state == "lost" then return lost(self) end
-    return kept(self, sent, seconds, watched)
+    return kept(self, sent, seconds)
   elseif verdict == "lost" and may_be_applied and left > 0 and want == 0 then
     -- The release was retried while the hold was still valid, and the first
     -- attempt may have freed it. The lock was held until then: a success.
@@ -569,8 +567,8 @@ function send_release(self, deadline, hold, now)
   if not hold and self.holds[2] then
     hold = holds.left_by(self.holds, session.host.current())
   end
-  local left, seconds, watched, why = removed(self, hold, now)
-  if not left then return seconds, watched, why end
+  local left, seconds, failure, why = removed(self, hold, now)
+  if not left then return seconds, failure, why end
   local want = #self.holds
   if want == 0 and session.wakeup.count > 0 then
     channel, waiter, entry = hand_over(self, now)
@@ -591,8 +589,8 @@ function send_release(self, deadline, hold, now)
     self:clear()
     return true
   end
-  return released(self, left, seconds, watched, reply, code, detail,
-    may_be_applied, sent)
+  return released(self, left, seconds, reply, code, detail, may_be_applied,
+    sent)
 end
 
 -- As passed_on; the caller does not use the grant afterwards.

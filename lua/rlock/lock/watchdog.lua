@@ -219,7 +219,7 @@ end
 -- The server keeps a grant, which is in no list, until `ends`.
 local function renewed(self, grant, ends, sent)
   grant.state, grant.lost_because = "held", nil
-  grant.is_suspect, grant.is_unsure = nil, nil
+  grant.is_unsure = nil
   if not grant.watched then return self:observe(grant) end
   if grant.valid_until - sent < self.session.lease / 2 then
     local series = grant.lock.record.series
@@ -384,10 +384,6 @@ local function send(self, grants)
   end
 end
 
-local function reasserts(grant)
-  return grant.lock.record.policy.reasserts
-end
-
 local function why_over(grant)
   if not grant.watched then return "its lease has ended" end
   return grant.state == "at_risk" and grant.lost_because
@@ -425,11 +421,8 @@ local function take(self, batch, grant, now)
     abandon(self, grant)
   elseif is_full(self, grant) then
     retry_at(self, grant, now)
-  elseif grant.watched or reasserts(grant) or grant.is_suspect then
-    batch[#batch + 1], grant[1] = grant, batch
   else
-    grant.deadline = grant.valid_until
-    self.alarms:push(grant)
+    batch[#batch + 1], grant[1] = grant, batch
   end
   return has_ended
 end
@@ -610,7 +603,9 @@ end
 -- end if it has on_lost callbacks. nil: never.
 local function next_check(self, grant)
   local deadline = self.host.now() + self.period
-  if reasserts(grant) and deadline < grant.valid_until then return deadline end
+  if grant.lock.record.policy.reasserts and deadline < grant.valid_until then
+    return deadline
+  end
   return grant.on_lost and grant.valid_until
 end
 
@@ -650,7 +645,7 @@ function watchdog:suspect(why, is_there)
   for _, grant in ipairs(self:all()) do
     if not is_beyond_doubt(grant) and is_there(grant) then
       self:remove(grant)                -- ignores a renewal in flight
-      grant.state, grant.is_suspect = "at_risk", true
+      grant.state = "at_risk"
       grant.deadline = now
       self.alarms:push(grant)
       suspects[#suspects + 1] = grant

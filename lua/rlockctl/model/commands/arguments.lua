@@ -345,7 +345,7 @@ end
 local SMALL = 128                        -- hash-max-listpack-entries
 
 --- The reply of HSCAN, SSCAN and ZSCAN. Redis replies with all of a small
---- collection, whatever COUNT is.
+--- collection, whatever the cursor and COUNT are.
 ---@param server table
 ---@param words table
 ---@param kind string
@@ -355,8 +355,10 @@ function arguments.scan(server, words, kind, add)
   local entry = server:entry(words[2], kind)
   if not entry then return { "0", {} } end
   local value, options = entry.value, arguments.scan_options(words, 4)
+  local names = arguments.sorted(value)
+  if #names <= SMALL then cursor = 0 end
   options.count = math.max(options.count, SMALL)
-  return arguments.scanned(server, arguments.sorted(value), cursor, options,
+  return arguments.scanned(server, names, cursor, options,
     function(list, name) add(list, name, value[name]) end)
 end
 

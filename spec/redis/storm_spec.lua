@@ -7,6 +7,9 @@
 local seed = require "spec.tools.seed"
 local storms = require "spec.tools.storms"
 
+local LEAST = 100       -- grants of a kind, even if the machine is very busy
+local STORMS = 5        -- until two owners hold a lock that is not sealed
+
 describe("a storm with seed " .. seed, function()
   it("grants no lock twice", function()
     local overlaps, grants = storms {
@@ -14,13 +17,17 @@ describe("a storm with seed " .. seed, function()
     }
     assert.same({}, overlaps)
     for kind, count in pairs(grants) do
-      assert.is_true(count >= 500, ("%s: %d grants only"):format(kind, count))
+      assert.is_true(count >= LEAST, ("%s: %d grants only"):format(kind, count))
     end
   end)
 
   it("grants a lock twice if nothing is sealed", function()
-    local overlaps = storms { seed = seed, seconds = 10, least = 0,
-      seal = "off" }
+    local overlaps
+    for i = 1, STORMS do
+      overlaps = storms { seed = seed + i, seconds = 10, least = 0,
+        seal = "off" }
+      if overlaps[1] then break end
+    end
     assert.is_true(#overlaps > 0)
   end)
 end)

@@ -6,7 +6,6 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
-local slow = require "spec.tools.slow"
 
 local PRINT_ID = [[
 local client = assert(require "rlock".open())
@@ -230,7 +229,7 @@ describe("local:", function()
   it("is one server even if its starter is killed", function()
     -- A killed process may leak.
     env.ASAN_OPTIONS = (os.getenv("ASAN_OPTIONS") or "") .. ":detect_leaks=0"
-    for round = 1, 10 * slow do
+    for round = 1, 10 do
       local all = {}
       for i = 1, 6 do all[i] = start("local", "start") end
       eventually(function() return servers(runtime .. "/rlock") > 0 end)

@@ -17,7 +17,7 @@ local slow = require "spec.tools.slow"
 local task = require "spec.tools.task"
 
 local PATIENCE = 30 * slow
-local LONG = 60                        -- lease, in seconds
+local LONG = 60 * slow                 -- lease, in seconds
 
 local EVERY = kinds.names(function(kind) return not kind.nodes end)
 local EXCLUSIVE = kinds.names(function(kind)

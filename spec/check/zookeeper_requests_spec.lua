@@ -97,6 +97,8 @@ describe("the requests of a session", function()
         2.67 sync /
         2.87 sync /
       ]])
+      local trips = own:stats().round_trip
+      assert.is_true(trips.count >= 5 and trips.sum < 0.1, trips.sum)
     end)
 
   on_stage("begin it, and end it", function(self, own)
@@ -106,10 +108,15 @@ describe("the requests of a session", function()
     sent(self, [[
       0.02 session of 2000 ms, again
     ]])
+    assert(own:lock("a"):lock() and own:lock("b"):lock())
+    self.requests()
+    self.log = {}
     own:close()
+    assert.same({}, self.log)
     sent(self, [[
       0.00 close
     ]])
+    assert.same({}, self.ensemble:newest().tree:ephemerals())
   end)
 
   on_stage("end it within a second, though the server is silent",
@@ -332,6 +339,9 @@ describe("the requests of a lock", function()
       0.00 delete /a/lock-0
       0.00 children /a
     ]])
+    local session = own.session
+    assert.same({ {}, 0 }, { session.server.channels.list,
+      session.wakeup.count })
   end)
 
   on_stage("with a lease", function(self, own)
@@ -562,6 +572,13 @@ describe("the requests of a semaphore", function()
       0.00 create2 /s/leases/lease- 3
       0.00 children /s/leases watch
     ]])
+    assert.equal("busy", select(2, semaphore:try_acquire()))
+    sent(self, [[
+      0.00 create2 /s/locks/lock- 3
+      0.00 children /s/locks
+    ]])
+    self.host.sleep(0.01)
+    self.requests()
     assert(its:add(1))
     task:join()
     sent(self, [[
@@ -614,7 +631,7 @@ describe("the requests of permits", function()
       0.00 children /p/leases
     ]])
     local shown = assert(permits:peek())
-    assert.equal(1, #shown.holders)
+    assert.same({ "free", 1 }, { shown.state, #shown.holders })
     sent(self, [[
       0.00 get /p/limit
       0.00 children /p/leases
@@ -627,6 +644,8 @@ describe("the requests of permits", function()
       0.00 delete /p/leases/lease-0
       0.00 set /p/limit
     ]])
+    assert(permits:acquire())
+    assert.equal("held", assert(permits:peek()).state)
   end)
 end)
 
@@ -819,6 +838,47 @@ describe("the requests of other calls", function()
     sent(self, [[
       0.00 get /c/compute/value
     ]])
+  end)
+
+  on_stage("wait for a value that another one computes", function(self, own)
+    local its = other(self)
+    local task = later(self, function()
+      own:compute("c", { ttl = 5 }, function()
+        self.host.sleep(0.05)
+        return "x"
+      end)
+    end)
+    self.requests()
+    assert.same({ "x", "cached" }, { its:compute("c", { ttl = 5 }, error) })
+    task:join()
+    sent(self, [[
+      0.00 get /c/compute/value
+      0.00 create2 /c/compute/lock- 3
+      0.00 children /c/compute
+      0.00 get /c/compute/lock-0 watch
+      0.00 get /c/compute/value watch
+      0.05 multi check /c/compute/lock-0 and set /c/compute/value
+      0.05 delete /c/compute/lock-0
+      0.05 get /c/compute/value watch
+    ]])
+  end)
+
+  on_stage("wait for a value that others fail to compute", function(self, own)
+    local runs, got = 0, {}
+    local function fail()
+      runs = runs + 1
+      self.host.sleep(0.1)
+      return nil, "no luck"
+    end
+    for i = 1, 4 do
+      local its = i == 1 and own or other(self)
+      later(self, function()
+        got[i] = { its:compute("c", { ttl = 5 }, fail) }
+      end)
+    end
+    self.host.sleep(3)
+    assert.equal(2, runs)
+    for i = 1, 4 do assert.same({ nil, "failed", "no luck" }, got[i], i) end
   end)
 
   on_stage("elect a leader", function(self, own)

@@ -646,6 +646,7 @@ describe("the requests of permits", function()
     ]])
     assert(permits:acquire())
     assert.equal("held", assert(permits:peek()).state)
+    assert.equal("busy", select(2, permits:try_acquire()))
   end)
 end)
 
@@ -1040,6 +1041,11 @@ describe("on ZooKeeper", function()
             detail)
         end
       end
+      for _, name in ipairs { "permits", "semaphore" } do
+        local _, code, detail = own[name](own, "a"):acquire { wait = 1 }
+        assert.equal("refused", code)
+        assert.matches("^/a has nodes of another kind of lock", detail)
+      end
       self.host.sleep(1)
       assert.equal(2, #self.ensemble:newest().tree:ephemerals())
       assert.same({}, self.log)
@@ -1051,6 +1057,14 @@ describe("on ZooKeeper", function()
     assert.equal("refused", code)
     assert.equal("/s/limit is not a SharedCount of 4 bytes", detail)
   end)
+
+  on_stage("a number of permits is set before any are added",
+    function(_, own)
+      local semaphore = own:semaphore "s"
+      assert.same({ nil, "refused", "the number of permits was never set" },
+        { semaphore:add(1) })
+      assert.equal(0, semaphore:available())
+    end)
 
   on_stage("a semaphore has no time to live", function(_, own)
     assert.error_matches(function()

@@ -263,6 +263,23 @@ describe("a waiter on ZooKeeper", function()
       assert.near(0.1, self.host.now() - began, 0.05)
     end)
 
+  on_stage("gets no permits of a session that ends before the call does",
+    function(self)
+      local its, link
+      its = self.open { log = function(_, event)
+        if event ~= "acquired" then return end
+        disconnect(self, link, 8)
+        while link.epoch == 1 do self.host.sleep(0.1) end
+      end }
+      link = its.session.server.connection
+      local semaphore = its:semaphore "s"
+      assert(semaphore:set(2))
+      assert.same({ nil, "closed", "the session ended in the meantime" },
+        { semaphore:acquire(2) })
+      self.host.sleep(1)
+      assert.equal(2, semaphore:available())
+    end)
+
   -- The servers are down for so long that the client begins a new session; but
   -- they give each old one its full time-out again.
   on_stage("does not rely on the node of an earlier session",

@@ -550,7 +550,7 @@ describe("the requests of a semaphore", function()
     assert(its:set(1))
     assert(its:acquire())
     self.requests()
-    assert.equal("busy", select(2, semaphore:try_acquire()))
+    assert.equal("busy", select(2, semaphore:try_acquire(2)))
     sent(self, [[
       0.00 delete /s/locks/lock-0
       0.00 children /s
@@ -577,8 +577,13 @@ describe("the requests of a semaphore", function()
       0.00 create2 /s/locks/lock- 3
       0.00 children /s/locks
     ]])
-    self.host.sleep(0.01)
+    local second = later(self, function() assert(semaphore:acquire()) end)
+    self.host.sleep(0.5)
     self.requests()
+    self.host.sleep(20)
+    for _, request in ipairs(self.requests()) do
+      assert.matches(" /$", request)           -- of the session only
+    end
     assert(its:add(1))
     task:join()
     sent(self, [[
@@ -589,6 +594,8 @@ describe("the requests of a semaphore", function()
       0.00 get /s/limit
       0.00 children /s/leases watch
     ]])
+    assert(its:add(1))
+    second:join()
   end)
 end)
 

@@ -174,6 +174,47 @@ describe("a client of ZooKeeper", function()
     end)
 end)
 
+describe("the permits of a semaphore on ZooKeeper", function()
+  on_stage("end with the session", function(self, own, link)
+    local semaphore = own:semaphore "s"
+    assert(semaphore:set(2) and semaphore:acquire(2))
+    disconnect(self, link, 8)
+    while link.epoch == 1 do self.host.sleep(0.1) end
+    assert.equal("not_held", select(2, semaphore:release()))
+    assert.equal(2, semaphore:available())
+  end)
+
+  on_stage("are released with a code that tells whether one was lost",
+    function(self, own, link)
+      local semaphore = own:semaphore "s"
+      assert(semaphore:set(2) and semaphore:acquire(2))
+      self.ensemble:delete(nodes_of(self)[1])
+      assert.equal("lost", select(2, semaphore:release(2)))
+      assert.same({}, nodes_of(self))
+      assert(semaphore:acquire())
+      disconnect(self, link, 1)
+      assert.equal("connect", select(2, semaphore:release()))
+      self.host.sleep(1.5)
+      assert.same({}, nodes_of(self))
+    end)
+
+  on_stage("are given back if the call raises an error",
+    function(self, own, link)
+      local semaphore, list = own:semaphore "s", codec.read("/s/leases", true)
+      assert(semaphore:set(1) and semaphore:acquire() and semaphore:release())
+      function link.post(its, op, body, ...)
+        if body ~= list then
+          return getmetatable(link).post(its, op, body, ...)
+        end
+        link.post = nil
+        error "a test"
+      end
+      assert.error_matches(function() semaphore:acquire() end, "a test")
+      self.host.sleep(1)
+      assert.same({}, nodes_of(self))
+    end)
+end)
+
 describe("a renewal on ZooKeeper", function()
   -- Takes three locks. The next renewal takes 0.1 s, and meanwhile one of them
   -- is unlocked. Returns the others.

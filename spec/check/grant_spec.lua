@@ -686,6 +686,15 @@ describe("an unlock", function()
     assert.equal("free", lock:state())
   end)
 
+  on_stage("is logged when it is repeated", function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock())
+    self:logged()
+    assert.is_true(self:lose_reply(lock.unlock, lock))
+    assert.equal('reentrant.release of "lock" is retried: connection reset',
+      self:logged()[2])
+  end)
+
   on_stage("says when the lease ends if it fails", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock { lease = 20 })

@@ -330,6 +330,18 @@ describe("locks that are renewed in one request", function()
     assert.equal(3, requests_of_next(self))
   end)
 
+  on_stage("may be reasserted in one, too", function(self, client)
+    for i = 1, 2 do
+      assert.is_true(client:read_write_lock("lock" .. i):read_lock():lock {
+        lease = 40 })
+    end
+    self.sleep(10.5)
+    self:calls()
+    assert.equal(1, requests_of_next(self))
+    assert.same({ "20.000 renew 19958 1 1", "20.000 renew 19958 1 1" },
+      self:calls())
+  end)
+
   on_stage("have the same kind, count and lease", function(self, client)
     for i = 1, 4 do
       take(client, nil, "once" .. i)

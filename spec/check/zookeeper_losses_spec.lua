@@ -83,6 +83,25 @@ describe("a client of ZooKeeper", function()
       assert.same({}, nodes_of(self))
     end)
 
+  on_stage("connects to free its locks when it is closed",
+    function(self, own, link)
+      assert(own:lock("a"):lock())
+      link:leave "a test"
+      own:close()
+      assert.same({}, nodes_of(self))
+    end)
+
+  on_stage("reports when it is closed that it could not free its locks",
+    function(self, own, link)
+      assert(own:lock("a"):lock() and own:lock("b"):lock())
+      disconnect(self, link, 10)
+      local began = self.host.now()
+      own:close()
+      assert.near(0.5, self.host.now() - began, 0.1)
+      assert.matches("^2 locks could not be released; their leases end them "
+        .. "%(zk1: connection refused%)$", self.log[#self.log])
+    end)
+
   on_stage("does not take a node for missing that it cannot read",
     function(self, own, link)
       instead(link, ops.get, function(send)
@@ -155,6 +174,97 @@ describe("a client of ZooKeeper", function()
     end)
 end)
 
+describe("the permits of a semaphore on ZooKeeper", function()
+  on_stage("end with the session", function(self, own, link)
+    local semaphore = own:semaphore "s"
+    assert(semaphore:set(2) and semaphore:acquire(2))
+    disconnect(self, link, 8)
+    while link.epoch == 1 do self.host.sleep(0.1) end
+    assert.equal("not_held", select(2, semaphore:release()))
+    assert.equal(2, semaphore:available())
+  end)
+
+  on_stage("are released with a code that tells whether one was lost",
+    function(self, own, link)
+      local semaphore = own:semaphore "s"
+      assert(semaphore:set(2) and semaphore:acquire(2))
+      self.ensemble:delete(nodes_of(self)[1])
+      assert.equal("lost", select(2, semaphore:release(2)))
+      assert.same({}, nodes_of(self))
+      assert(semaphore:acquire())
+      disconnect(self, link, 1)
+      assert.equal("connect", select(2, semaphore:release()))
+      self.host.sleep(1.5)
+      assert.same({}, nodes_of(self))
+    end)
+
+  on_stage("are given back if the call raises an error",
+    function(self, own, link)
+      local semaphore, list = own:semaphore "s", codec.read("/s/leases", true)
+      assert(semaphore:set(1) and semaphore:acquire() and semaphore:release())
+      function link.post(its, op, body, ...)
+        if body ~= list then
+          return getmetatable(link).post(its, op, body, ...)
+        end
+        link.post = nil
+        error "a test"
+      end
+      assert.error_matches(function() semaphore:acquire() end, "a test")
+      self.host.sleep(1)
+      assert.same({}, nodes_of(self))
+    end)
+end)
+
+describe("a renewal on ZooKeeper", function()
+  -- Takes three locks. The next renewal takes 0.1 s, and meanwhile one of them
+  -- is unlocked. Returns the others.
+  local function renew(self, own, fails)
+    local server, locks = own.session.server, {}
+    for i = 1, 3 do
+      locks[i] = own:lock("lock" .. i)
+      assert(locks[i]:lock())
+    end
+    self.host.sleep(0.5)
+    function server.sync(its, deadline)
+      server.sync = nil
+      self.host.sleep(0.1)
+      if fails then return nil, "timeout", "no answer" end
+      return its:sync(deadline)
+    end
+    self.host.sleep(0.2)
+    assert(not rawget(server, "sync") and locks[1]:unlock())
+    self.host.sleep(0.1)
+    return locks[2], locks[3]
+  end
+
+  on_stage("is for all that are still held", function(self, own)
+    local one, other = renew(self, own)
+    assert.same({ "held", "held" }, { one:state(), other:state() })
+    assert.same({}, self.log)
+  end)
+
+  on_stage("that fails tells why all are at risk that are still held",
+    function(self, own)
+      local one, other = renew(self, own, true)
+      assert.same({ "at_risk", "at_risk" }, { one:state(), other:state() })
+      assert.equal(2, #self.log)
+      for _, text in ipairs(self.log) do
+        assert.matches("is at risk, valid for 1%.%d s more: no answer$", text)
+      end
+    end)
+
+  on_stage("ends with the task: the lease then deletes the node",
+    function(self, own)
+      self.host.spawn(function()
+        assert(own:lock("a"):lock())
+        self.host.sleep(1)
+      end):join()
+      assert.equal(1, #nodes_of(self))
+      self.host.sleep(2)
+      assert.same({}, nodes_of(self))
+    end)
+end)
+
 describe("a waiter on ZooKeeper", function()
   on_stage("is woken although another one that has watched the same node left",
     function(self, own)
@@ -172,6 +282,43 @@ describe("a waiter on ZooKeeper", function()
       assert(writer:unlock())
       self.host.sleep(1)
       assert.is_true(woken and woken - freed < 0.1)
+    end)
+
+  on_stage("gets a computed value before the lock is free",
+    function(self, own, link)
+      local other = self.open()
+      self.host.spawn(function()
+        own:compute("c", { ttl = 60 }, function()
+          self.host.sleep(0.2)
+          return "x"
+        end)
+      end)
+      instead(link, ops.delete, function(send)
+        self.host.sleep(1)
+        return send()
+      end)
+      self.host.sleep(0.1)
+      local began = self.host.now()
+      assert.same({ "x", "cached" },
+        { other:compute("c", { ttl = 60 }, error) })
+      assert.near(0.1, self.host.now() - began, 0.05)
+    end)
+
+  on_stage("gets no permits of a session that ends before the call does",
+    function(self)
+      local its, link
+      its = self.open { log = function(_, event)
+        if event ~= "acquired" then return end
+        disconnect(self, link, 8)
+        while link.epoch == 1 do self.host.sleep(0.1) end
+      end }
+      link = its.session.server.connection
+      local semaphore = its:semaphore "s"
+      assert(semaphore:set(2))
+      assert.same({ nil, "closed", "the session ended in the meantime" },
+        { semaphore:acquire(2) })
+      self.host.sleep(1)
+      assert.equal(2, semaphore:available())
     end)
 
   -- The servers are down for so long that the client begins a new session; but
@@ -251,6 +398,18 @@ describe("a member of a double barrier on ZooKeeper", function()
       local ok, code = one:enter { wait = 1 }
       assert.same({ nil, "connect" }, { ok, code })
     end, { watchdog = 9 })
+
+  on_stage("is not taken for dead if its client is closed while it enters",
+    function(self, own)
+      local other = self.open()
+      self.host.spawn(function() other:double_barrier("d", 3):enter() end)
+      self.host.spawn(function()
+        self.host.sleep(0.2)
+        other:close()
+      end)
+      assert.equal("timeout",
+        select(2, own:double_barrier("d", 3):enter { wait = 1 }))
+    end)
 
   on_stage("has no node after it could not enter in time", function(self, own)
     self.ensemble:freeze(self.ensemble[1], 0.4)

@@ -97,6 +97,8 @@ describe("the requests of a session", function()
         2.67 sync /
         2.87 sync /
       ]])
+      local trips = own:stats().round_trip
+      assert.is_true(trips.count >= 5 and trips.sum < 0.1, trips.sum)
     end)
 
   on_stage("begin it, and end it", function(self, own)
@@ -106,10 +108,15 @@ describe("the requests of a session", function()
     sent(self, [[
       0.02 session of 2000 ms, again
     ]])
+    assert(own:lock("a"):lock() and own:lock("b"):lock())
+    self.requests()
+    self.log = {}
     own:close()
+    assert.same({}, self.log)
     sent(self, [[
       0.00 close
     ]])
+    assert.same({}, self.ensemble:newest().tree:ephemerals())
   end)
 
   on_stage("end it within a second, though the server is silent",
@@ -332,6 +339,9 @@ describe("the requests of a lock", function()
       0.00 delete /a/lock-0
       0.00 children /a
     ]])
+    local session = own.session
+    assert.same({ {}, 0 }, { session.server.channels.list,
+      session.wakeup.count })
   end)
 
   on_stage("with a lease", function(self, own)
@@ -540,7 +550,7 @@ describe("the requests of a semaphore", function()
     assert(its:set(1))
     assert(its:acquire())
     self.requests()
-    assert.equal("busy", select(2, semaphore:try_acquire()))
+    assert.equal("busy", select(2, semaphore:try_acquire(2)))
     sent(self, [[
       0.00 delete /s/locks/lock-0
       0.00 children /s
@@ -562,6 +572,18 @@ describe("the requests of a semaphore", function()
       0.00 create2 /s/leases/lease- 3
       0.00 children /s/leases watch
     ]])
+    assert.equal("busy", select(2, semaphore:try_acquire()))
+    sent(self, [[
+      0.00 create2 /s/locks/lock- 3
+      0.00 children /s/locks
+    ]])
+    local second = later(self, function() assert(semaphore:acquire()) end)
+    self.host.sleep(0.5)
+    self.requests()
+    self.host.sleep(20)
+    for _, request in ipairs(self.requests()) do
+      assert.matches(" /$", request)           -- of the session only
+    end
     assert(its:add(1))
     task:join()
     sent(self, [[
@@ -572,6 +594,8 @@ describe("the requests of a semaphore", function()
       0.00 get /s/limit
       0.00 children /s/leases watch
     ]])
+    assert(its:add(1))
+    second:join()
   end)
 end)
 
@@ -614,7 +638,7 @@ describe("the requests of permits", function()
       0.00 children /p/leases
     ]])
     local shown = assert(permits:peek())
-    assert.equal(1, #shown.holders)
+    assert.same({ "free", 1 }, { shown.state, #shown.holders })
     sent(self, [[
       0.00 get /p/limit
       0.00 children /p/leases
@@ -627,6 +651,9 @@ describe("the requests of permits", function()
       0.00 delete /p/leases/lease-0
       0.00 set /p/limit
     ]])
+    assert(permits:acquire())
+    assert.equal("held", assert(permits:peek()).state)
+    assert.equal("busy", select(2, permits:try_acquire()))
   end)
 end)
 
@@ -821,6 +848,47 @@ describe("the requests of other calls", function()
     ]])
   end)
 
+  on_stage("wait for a value that another one computes", function(self, own)
+    local its = other(self)
+    local task = later(self, function()
+      own:compute("c", { ttl = 5 }, function()
+        self.host.sleep(0.05)
+        return "x"
+      end)
+    end)
+    self.requests()
+    assert.same({ "x", "cached" }, { its:compute("c", { ttl = 5 }, error) })
+    task:join()
+    sent(self, [[
+      0.00 get /c/compute/value
+      0.00 create2 /c/compute/lock- 3
+      0.00 children /c/compute
+      0.00 get /c/compute/lock-0 watch
+      0.00 get /c/compute/value watch
+      0.05 multi check /c/compute/lock-0 and set /c/compute/value
+      0.05 delete /c/compute/lock-0
+      0.05 get /c/compute/value watch
+    ]])
+  end)
+
+  on_stage("wait for a value that others fail to compute", function(self, own)
+    local runs, got = 0, {}
+    local function fail()
+      runs = runs + 1
+      self.host.sleep(0.1)
+      return nil, "no luck"
+    end
+    for i = 1, 4 do
+      local its = i == 1 and own or other(self)
+      later(self, function()
+        got[i] = { its:compute("c", { ttl = 5 }, fail) }
+      end)
+    end
+    self.host.sleep(3)
+    assert.equal(2, runs)
+    for i = 1, 4 do assert.same({ nil, "failed", "no luck" }, got[i], i) end
+  end)
+
   on_stage("elect a leader", function(self, own)
     local election = own:election "e"
     assert(election:campaign())
@@ -980,6 +1048,11 @@ describe("on ZooKeeper", function()
             detail)
         end
       end
+      for _, name in ipairs { "permits", "semaphore" } do
+        local _, code, detail = own[name](own, "a"):acquire { wait = 1 }
+        assert.equal("refused", code)
+        assert.matches("^/a has nodes of another kind of lock", detail)
+      end
       self.host.sleep(1)
       assert.equal(2, #self.ensemble:newest().tree:ephemerals())
       assert.same({}, self.log)
@@ -991,6 +1064,14 @@ describe("on ZooKeeper", function()
     assert.equal("refused", code)
     assert.equal("/s/limit is not a SharedCount of 4 bytes", detail)
   end)
+
+  on_stage("a number of permits is set before any are added",
+    function(_, own)
+      local semaphore = own:semaphore "s"
+      assert.same({ nil, "refused", "the number of permits was never set" },
+        { semaphore:add(1) })
+      assert.equal(0, semaphore:available())
+    end)
 
   on_stage("a semaphore has no time to live", function(_, own)
     assert.error_matches(function()

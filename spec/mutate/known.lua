@@ -228,12 +228,18 @@ return {
     { "await_release", "drop statement, 3 of 4",
       "only prevents the reuse of its table" },
   },
+  ["lua/rlock/redis/availability.lua"] = {
+    { "probe", "< to <=", INSTANT },
+  },
   ["lua/rlock/redis/batch.lua"] = {
     { "handle_joint", "if to true, 2 of 3",
       "what has left the batch has no words to send" },
   },
   ["lua/rlock/redis/calls.lua"] = {
     { "file", "4 to 5", TUNING },
+  },
+  ["lua/rlock/redis/evalsha.lua"] = {
+    { "file", "99 to 198", "no script has so many keys", equal = true },
   },
   ["lua/rlock/redis/remote.lua"] = {
     { "remote.post", "< to <=", "both times are the same", equal = true },
@@ -254,6 +260,12 @@ return {
   ["lua/rlock/redis/subscriber.lua"] = {
     { "file", "5 to 6", TUNING },
   },
+  ["lua/rlock/zookeeper/compute.lua"] = {
+    { "parse", "0 to 1, 3 of 3", "no real time is that small", equal = true },
+    { "store.read", "<= to <, 1 of 3", INSTANT },
+    { "store.read", "<= to <, 2 of 3", INSTANT },
+    { "store.read", "<= to <, 3 of 3", INSTANT },
+  },
   ["lua/rlock/zookeeper/connection.lua"] = {
     { "connection.new", "0 to 1, 2 of 4",
       "no real time is that small", equal = true },
@@ -264,6 +276,9 @@ return {
     { "depart", "false to true", "writes the same log twice" },
     { "file", "0 to 1",
       "matters only if the session ends before the member has its node" },
+  },
+  ["lua/rlock/zookeeper/semaphore.lua"] = {
+    { "file", "1 to 2", "any negative number is unknown", equal = true },
   },
   ["lua/rlock/zookeeper/target.lua"] = {
     { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },

@@ -98,6 +98,7 @@ describe("the keys of a command", function()
       assert.same({ "COMMAND INFO " .. row[2] }, its.asked)
     end
     assert.equal("", keys_of(server(about(1, 1, 0)), "GET", "a"))
+    assert.equal("", keys_of(server(about(1, 0, 1)), "GET", "a"))
   end)
 
   it("are cached for each command, in any letter case", function()

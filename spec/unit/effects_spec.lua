@@ -128,7 +128,8 @@ describe("the reply to guarded commands", function()
       reply = bad
       local got, code, detail = run({ hold_of "a" }, { "PING" })
       assert.same({ nil, "redis" }, { got, code })
-      assert.matches(": a malformed reply$", detail)
+      assert.matches('^policy "reentrant": .+: call: a malformed reply$',
+        detail)
     end
   end)
 

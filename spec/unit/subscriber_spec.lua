@@ -232,6 +232,13 @@ describe("a subscriber of locks that are handed over", function()
     assert.equal("unsubscribe c", spoken())
   end)
 
+  it("has no requests to drop first if no lock listens for any", function()
+    spoken()
+    lose "NOPERM this user has no permissions"
+    reconnect()
+    assert.equal("subscribe c", spoken())
+  end)
+
   it("drops idle channels before it reconnects", function()
     local other = { name = "other" }
     its:add(other)

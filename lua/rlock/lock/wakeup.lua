@@ -281,7 +281,7 @@ function wakeup:leave(waiter, got_it)
   if channel.poller == waiter then channel.poller = nil end
   if not channel.first then
     channel.idle_since = self.host.now()
-    if self.listener.idle then self.listener:idle(channel.name) end
+    if self.listener.idle then self.listener:idle(channel) end
   end
 end
 

@@ -255,7 +255,7 @@ ARGV = nil
 ---@class rlock.channels
 ---@field add fun(self, channel: string)
 ---@field close fun(self)
----@field idle? fun(self, channel: string)
+---@field idle? fun(self, channel: any)
 ---@field notify fun(what: string, channel: any, payload?: string)
 ---@field inbox? string
 

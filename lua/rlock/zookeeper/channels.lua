@@ -34,11 +34,9 @@ function channels:wake_all()
 end
 
 --- Drops a channel without waiters: the last one has left.
----@param name string
-function channels:idle(name)
-  local channel = self.list[name]
-  if not channel or channel.first then return end
-  self.list[name], channel.is_live = nil, false
+---@param channel table
+function channels:idle(channel)
+  self.list[channel.name] = nil
   self.notify("dropped", channel)
 end
 

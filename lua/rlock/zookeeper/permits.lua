@@ -28,8 +28,8 @@ function run.acquire(self, deadline, now, id, ms)
     target.operations.acquire(self, deadline, now, id, ms, "1")
   if not reply then return nil, code, detail, true end
   if reply[1] == "refused" then return nil, "refused", reply[2] end
-  if reply[1] == "busy" then return reply, nil, nil, true end
-  return { "held", 0 }, nil, nil, false, sent
+  if reply[1] == "held" then reply = { "held", 0 } end
+  return reply, nil, nil, true, sent
 end
 
 function run.set(self, deadline, _, n)

@@ -113,6 +113,10 @@ return {
     { "peek", "1 to 2, 8 of 8",
       "an owner and its count exist together", equal = true },
   },
+  ["lua/rlock/policy/effect.lua"] = {
+    { "effect.guarded", "<= to <",
+      "a command has a number of words, and words", equal = true },
+  },
   ["lua/rlock/policy/token_key.lua"] = {
     { "place.keep", "< to <=", "sets what is set already", equal = true },
   },

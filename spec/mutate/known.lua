@@ -113,6 +113,9 @@ return {
     { "peek", "1 to 2, 8 of 8",
       "an owner and its count exist together", equal = true },
   },
+  ["lua/rlock/policy/handover.lua"] = {
+    { "handover.register", ">= to >", INSTANT },
+  },
   ["lua/rlock/policy/effect.lua"] = {
     { "effect.guarded", "<= to <",
       "a command has a number of words, and words", equal = true },

@@ -65,6 +65,36 @@ describe("a lock is handed over", function()
     end)
   end)
 
+  for _, kind in ipairs { "lock", "mutex" } do
+    for _, options in ipairs { {}, { fenced = true } } do
+      it("to the first waiter alone: " .. kind
+        .. (options.fenced and " with tokens" or ""), function()
+        stage.play(function(self)
+          local lock, got = self:client()[kind](self:client(), "lock", options),
+            {}
+          assert(lock:lock())
+          for name in ("a b"):gmatch "%a" do
+            local client, host = open(self, name)
+            start(self, host, function()
+              local own = client[kind](client, "lock", options)
+              assert(own:lock { wait = 100 })
+              got[#got + 1] = name
+              host.sleep(0.1)
+              own:unlock()
+            end)
+          end
+          self:calls()
+          lock:unlock()
+          self.sleep(0.01)
+          assert.match("release 1 0 hand over$", self:calls()[1])
+          assert.same({ "a" }, got)
+          self.sleep(1)
+          assert.same({ "a", "b" }, got)
+        end)
+      end)
+    end
+  end
+
   it("with three requests for each turn, however many wait", function()
     stage.play(function(self)
       local turns, done = 5, 0
@@ -431,8 +461,8 @@ describe("the operations of a lock that is handed over", function()
   -- The owners of the registered waiters, in order.
   local function waiters()
     local owners = {}
-    for i, entry in ipairs(call("zrange", WAITERS, "0", "-1")) do
-      owners[i] = entry:match "%S+$"
+    for i, its in ipairs(call("zrange", WAITERS, "0", "-1")) do
+      owners[i] = its:match "%S+$"
     end
     return table.concat(owners, " ")
   end
@@ -464,8 +494,8 @@ describe("the operations of a lock that is handed over", function()
   it("reserve it for a waiter that the holder names", function()
     wait "B"
     wait "C"
-    local entry = "client-of-C C"
-    assert.equal("freed", run("release", "A", "1", "0", "hand over", entry))
+    assert.equal("freed", run("release", "A", "1", "0", "hand over",
+      "client-of-C C"))
     assert.same({ "C", "0" }, call("hgetall", "lock"))
     assert.equal(1000, call("pttl", "lock"))
     assert.equal("B", waiters())

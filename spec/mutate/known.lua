@@ -5,6 +5,7 @@
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 local TUNING = "a tuning limit: any value is correct"
+local LIMIT = "only loosens a limit of rlockctl check"
 local ANY_HASH = "any number that depends on nothing but the owner is correct"
 
 return {
@@ -35,6 +36,7 @@ return {
     { "find_lost", "if to true, 1 of 2",
       "no caller uses the index of the state", equal = true },
     { "evict_deaf", "1 to 2, 1 of 6", "a tuning limit: any value is correct" },
+    { "join", "< to <=", "a single try is not queued", equal = true },
     { "subscribers", "1 to 2, 1 of 4",
       "it is not at the first byte", equal = true },
     { "subscribers", "1 to 2, 4 of 4",
@@ -48,6 +50,9 @@ return {
     { "parse", "0 to 1, 2 of 2",
       "without a time, the place is not used, or a start, long ago as 0 is",
       equal = true },
+    { "lasts", "60 to 120, 1 of 2", LIMIT },
+    { "lasts", "60 to 120, 2 of 2", LIMIT },
+    { "lasts", "3 to 4", LIMIT },
     { "release", "if to true, 4 of 4",
       "a needless hint for readers, who may enter already" },
     { "first_alive", "< to <=", TUNING },
@@ -112,6 +117,13 @@ return {
     { "renew", "< to <=", "sets what is set already", equal = true },
     { "peek", "1 to 2, 8 of 8",
       "an owner and its count exist together", equal = true },
+  },
+  ["lua/rlock/policy/mutex.lua"] = {
+    { "file", "1 to 2", LIMIT },
+  },
+  ["lua/rlock/policy/compute.lua"] = {
+    { "file", "false to true",
+      "the client refuses a computation within that of the same name" },
   },
   ["lua/rlock/policy/handover.lua"] = {
     { "handover.register", ">= to >", INSTANT },

@@ -405,6 +405,31 @@ describe("a request to release a lock", function()
   end)
 end)
 
+describe("the name of an owner", function()
+  local function owner_of(self, name)
+    local owner = next(entry(self, name).value)
+    return owner
+  end
+
+  on_stage("is a task's for all its locks of a family",
+    function(self, client, session)
+      assert.is_true(client:lock("a"):lock() and client:lock("b"):lock())
+      assert.equal(session.id .. ":1", owner_of(self, "a"))
+      assert.equal(session.id .. ":1", owner_of(self, "b"))
+      self.spawn(function() client:lock("c"):lock() end)
+      self.sleep(0)
+      assert.equal(session.id .. ":2", owner_of(self, "c"))
+    end)
+
+  on_stage("is the one that the program gives", function(self, client)
+    local lock = client:lock("lock", { owner = "job" })
+    assert.is_true(lock:lock())
+    assert.equal("job", owner_of(self))
+    local same = self:client():lock("lock", { owner = "job" })
+    assert.equal(1, same:peek().count)
+  end)
+end)
+
 describe("tasks of one owner", function()
   on_stage("send one request at a time", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
@@ -1700,6 +1725,18 @@ describe("closing a client", function()
     assert.is_nil(entry(self))
   end)
 
+  on_stage("leaves alone what a task unlocks meanwhile",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock() and lock:lock())
+    self:route().delay = 0.1
+    local done = self.spawn(client.close, client)
+    self.sleep(0.05)
+    fails("closed", nil, lock:unlock())
+    assert.is_true(done:join())
+    assert.equal(2, client:stats().hold.count)
+  end)
+
   on_stage("ends its connections", function(self, client)
     assert.is_true(client:lock("lock"):lock())
     assert.equal(1, #self:route().links)
@@ -1718,6 +1755,20 @@ describe("a client's log callback", function()
     assert.same({ "reentrant", "lock", "its" },
       { heard[3].kind, heard[3].lock, heard[3].client })
   end, { name = "its", log = function(...) heard = { ... } end })
+end)
+
+describe("a program without a log callback", function()
+  local function logged(self, verbosity)
+    self.host.verbosity = verbosity
+    self:logged()
+    assert.is_true(self:client():lock("lock" .. verbosity):lock())
+    return table.concat(self:logged(), "\n")
+  end
+
+  on_stage("logs what is acquired if it logs everything", function(self)
+    assert.equal("", logged(self, 1))
+    assert.match("acquired .*lock2", logged(self, 2))
+  end)
 end)
 
 describe("the end of a program", function()

@@ -100,8 +100,8 @@ return {
     "red_spec", "quorum_spec" },
   ["lua/rlock/lock/holds.lua"] = list("unit/lock_holds_spec", client, "then",
     "multi_spec"),
-  ["lua/rlock/lock/turn.lua"] = list(client, "faults_spec", "then",
-    "cancel_spec"),
+  ["lua/rlock/lock/turn.lua"] = list("unit/turn_spec", client, "faults_spec",
+    "then", "cancel_spec"),
   ["lua/rlock/lock/owner.lua"] = list(client, "then", "deadlock_spec"),
   ["lua/rlock/lock/handle.lua"] = list(client, "waiting_spec", "then",
     "close_spec", "metrics_spec", "options_spec", "effects_spec",
@@ -319,5 +319,6 @@ return {
     "check/zookeeper_requests_spec", "check/zookeeper_faults_spec",
     "simulate RUNS=6 COMPUTE=1 ZOOKEEPER=1", "zookeeper/compute_spec" },
   ["lua/rlock/counters/counter.lua"] = { "check/counters_spec",
-    "semaphore_spec", "latch_spec", "permits_spec" },
+    "check/zookeeper_requests_spec", "semaphore_spec", "latch_spec",
+    "permits_spec" },
 }

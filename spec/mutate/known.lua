@@ -210,6 +210,10 @@ return {
       "saves a search: the task gets no hold while it waits" },
   },
   ["lua/rlock/lock/posted.lua"] = {
+    { "send_release", "if to false, 2 of 2",
+      "the general case does the same, but slower", equal = true },
+    { "send_release", "drop statement, 1 of 3",
+      "the general case does the same, but slower", equal = true },
     { "posted:set", "swap arguments, 5 of 6", INSTANT },
     { "released", "drop statement, 2 of 5",
       "a part that has been released is not asked again", equal = true },

@@ -234,6 +234,21 @@ return {
     { "member.withdraw", '"0" to "1"',
       "a lease of a millisecond, to a member that is about to leave" },
   },
+  ["lua/rlock/counters/call.lua"] = {
+    { "call:retry", "> to >=",
+      "no other waiter needs no permits, so it searches in vain",
+      equal = true },
+  },
+  ["lua/rlock/counters/leased.lua"] = {
+    { "leased.new", "false to true, 2 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.new", "false to true, 3 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.new", "false to true, 4 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.holders", "< to <=", "a lease that ends in a certain millisecond "
+      .. "of a hundred years" },
+  },
   ["lua/rlock/counters/permits.lua"] = {
     { "take", "if to false, 3 of 4",
       "the task has ended, and gets no result", equal = true },
@@ -298,6 +313,8 @@ return {
   },
   ["lua/rlock/lock/waiting.lua"] = {
     { "file", "1 to 2, 2 of 2", TUNING },
+    { "waiting.pause", "true to false",
+      "its callers only look for nil", equal = true },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
     { "wakeup:leave", "if to true, 3 of 10",

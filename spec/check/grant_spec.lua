@@ -1,6 +1,7 @@
 --- Locks, their grants and their waiters on a simulated host: which requests
 --- are sent, when, and how requests with an unknown outcome are undone.
 
+local identity = require "rlock.util.identity"
 local multi = require "rlock.several.multi"
 local owner_of = require "rlock.lock.owner"
 local remote = require "rlock.redis.remote"
@@ -1711,6 +1712,64 @@ describe("a command under a lock", function()
   end)
 end)
 
+describe("a client", function()
+  on_stage("forgets locks and owners that nobody uses any more",
+    function(_, client, session)
+      local kept = client:lock "kept"
+      local policy = kept.record.policy
+      for i = 1, 3 do
+        local lock = client:lock("lock" .. i, { owner = "owner" .. i })
+        assert.is_true(lock:lock() and lock:unlock())
+      end
+      assert.is_table(session:known_record(policy, "lock1"))
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(session.owners))
+      assert.is_nil(session:known_record(policy, "lock1"))
+      assert.equal(kept.record, session:known_record(policy, "kept"))
+      kept = nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(session.kinds))
+    end)
+
+  on_stage("tells the server who it is, unless that is not wanted",
+    function(self)
+      function self.host.process_identity()
+        return { host = "there", pid = 7, program = "job" }
+      end
+      local session = self:client({ name = "its" }).session
+      assert.same({ id = session.id, host = "there", pid = 7, program = "job",
+        name = "its" }, identity.decode(session.options.connection_name))
+      session = self:client({ name = "its", identity = false }).session
+      assert.is_nil(session.options.connection_name)
+    end)
+
+  on_stage("runs background work once, also if it raises an error",
+    function(self, _, session)
+      local n = 0
+      function self.host.service(fn)      -- nginx may start it again
+        assert.is_false(pcall(fn))
+        assert.is_true(pcall(fn))
+      end
+      session:background(function()
+        n = n + 1
+        assert.equal(1, session.pending)
+        error("oops", 0)
+      end)
+      assert.same({ 1, 0 }, { n, session.pending })
+    end)
+
+  on_stage("counts the use of locks that it is to tell apart",
+    function(_, client)
+      assert.is_true(client:lock("a"):lock() and client:lock("b"):lock())
+      local stats = client:stats()
+      assert.equal(2, stats.kinds.reentrant.acquired)
+      assert.equal(1, stats.locks.a.acquired)
+      assert.is_nil(stats.locks.b)
+    end, { metrics = { "a" } })
+end)
+
 describe("closing a client", function()
   on_stage("waits for a grant on its way, and releases it",
     function(self, client)
@@ -1720,7 +1779,8 @@ describe("closing a client", function()
     self.spawn(function() code = select(2, lock:lock()) end)
     self.sleep(0.15)                      -- the server has granted it
     assert.is_table(entry(self))
-    client:close()
+    local took = self:timed(client.close, client)
+    assert.is_true(took < 1, took)        -- the time limit is 3 s
     assert.equal("closed", code)
     assert.is_nil(entry(self))
   end)

@@ -307,6 +307,9 @@ return {
     { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },
     { "new_entry", "true to false", "only the key matters", equal = true },
   },
+  ["lua/rlock/lock/session.lua"] = {
+    { "file", "256 to 512", TUNING },
+  },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },

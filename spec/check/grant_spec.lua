@@ -1745,6 +1745,23 @@ describe("a client", function()
       assert.is_nil(session.options.connection_name)
     end)
 
+  on_stage("knows what tasks of other clients in its process wait for",
+    function(self, client)
+      local other, code = self:client(), nil
+      self.spawn(function()
+        assert.is_true(client:lock("a"):lock())
+        self.sleep(1)
+        other:lock("b"):lock { wait = 9 }
+      end)
+      self.spawn(function()
+        assert.is_true(other:lock("b"):lock())
+        self.sleep(2)
+        code = select(2, client:lock("a"):lock { wait = 9 })
+      end)
+      self.sleep(3)
+      assert.equal("deadlock", code)
+    end)
+
   on_stage("runs background work once, also if it raises an error",
     function(self, _, session)
       local n = 0

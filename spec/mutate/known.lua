@@ -309,6 +309,7 @@ return {
   },
   ["lua/rlock/lock/session.lua"] = {
     { "file", "256 to 512", TUNING },
+    { "file", "swap arguments", "a program has one host" },
   },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",

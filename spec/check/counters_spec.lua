@@ -309,6 +309,35 @@ describe("rows of semaphore:", function()
     assert.is_true(n >= 3 and n <= 4, n)
   end)
 
+  of("uses a slot again only when the outcome of its request is known",
+    function(self, its)
+      assert.is_true(its:set(9))
+      self.server:restart(9, "data")
+      assert.equal("connect", select(2, its:release()))
+      self.sleep(12)
+      assert.equal(10, its:available())
+      self:route().delay = 0.1
+      for _ = 1, 2 do self.spawn(its.acquire, its) end
+      self.sleep(1)
+      assert.equal(2, slots(self))
+    end)
+
+  of("reports a release that the server does not confirm",
+    function(self, its)
+      assert.is_true(its:set(9))
+      self.server:restart(9, "data")
+      assert.equal("connect", select(2, its:release()))
+      local execute = self.server.execute
+      function self.server.execute(server, link, words)
+        if words[1] ~= "EVALSHA" then return execute(server, link, words) end
+        return { err = "ERR nonsense" }
+      end
+      self:logged()
+      self.sleep(12)
+      assert.match("did not confirm release%(1%) of semaphore \"?" .. NAME
+        .. "\"?: .*nonsense", table.concat(self:logged(), "\n"))
+    end)
+
   of("shows its state", function(_, its)
     assert.is_true(its:set(2))
     assert.same({ state = "free", available = 2, holders = {} }, its:peek())

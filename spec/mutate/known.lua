@@ -234,6 +234,16 @@ return {
     { "member.withdraw", '"0" to "1"',
       "a lease of a millisecond, to a member that is about to leave" },
   },
+  ["lua/rlock/counters/deduplication.lua"] = {
+    { "file", '"600000" to "1200000"', TUNING },
+    { "next_number", "1 to 2", "numbers need only grow", equal = true },
+    { "deduplication.begin", "0 to 1, 1 of 2",
+      "slots need only differ", equal = true },
+    { "deduplication.begin", "0 to 1, 2 of 2",
+      "numbers need only grow", equal = true },
+    { "deduplication.begin", "1 to 2", "slots need only differ", equal = true },
+    { "deduplication.begin", "+ to -", "slots need only differ", equal = true },
+  },
   ["lua/rlock/counters/call.lua"] = {
     { "call:retry", "> to >=",
       "no other waiter needs no permits, so it searches in vain",

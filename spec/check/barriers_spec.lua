@@ -105,6 +105,17 @@ describe("a double barrier on virtual time:", function()
       assert.same({ true }, { first.value, first.code })
     end)
 
+  on_stage("a member that is lost is named in the log",
+    function(self, client)
+      local _, two = enter_two(self, client)
+      self:logged()
+      client:call("DEL", NAME)
+      self.sleep(LEASE)
+      assert.match("lost member %x+ of barrier \"?" .. NAME,
+        table.concat(self:logged(), "\n"))
+      assert.is_table(two)
+    end)
+
   on_stage("a member may retry `leave` after a timeout",
     function(self, client)
       local one, two, host = enter_two(self, client)
@@ -316,6 +327,17 @@ describe("a barrier on virtual time:", function()
       assert.equal(1, #self:calls "renew")
       assert.same({}, self:logged())
       assert.is_false(client.session.watchdog:is_needed())
+    end)
+
+  on_stage("is held once, also if another client removes it, then this one",
+    function(self, client)
+      local other, host = add_client(self)
+      local its, mine = other:barrier(NAME), client:barrier(NAME)
+      assert.is_true(mine:set())
+      assert.is_true(start(self, host, its.remove, its).value)
+      self.sleep(LEASE)
+      mine:remove()
+      assert.equal(1, client:stats().hold.count)
     end)
 
   on_stage("is renewed once in a period, however often it was set",

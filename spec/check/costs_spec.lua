@@ -48,6 +48,11 @@ local rows = {
     acquire one 9000 1 publish
     renew one 90000 1
     release one 1 0 publish ]], "5 4 6" },
+  { "semaphore, set", "set 1 600000 1000 publish", nil, [[
+    acquire 2 600000 1 publish
+    acquire 3 600000 1000 publish
+    acquire 2 600000 1 publish
+    release 4 600000 1 publish ]], "3 1 1 5" },
 }
 
 -- What the operations cost among n.

@@ -2,6 +2,7 @@
 --- what becomes of requests whose replies are lost, late or not awaited. Titles
 --- have the names of Redisson's tests.
 
+local remote = require "rlock.redis.remote"
 local stage = require "spec.simulate.stage"
 
 local on_stage = stage.tests(it)
@@ -237,6 +238,56 @@ describe("rows of semaphore:", function()
     assert.equal(7, its:available())
   end)
 
+  of("undoes nothing if the server refused", function(self, its)
+    assert.is_true(its:set(0))
+    self:calls()
+    assert.equal("busy", select(2, its:try_acquire()))
+    assert.equal("timeout", select(2, its:try_acquire { wait = 1 }))
+    self.sleep(1)
+    assert.same({}, self:calls "undo")
+  end)
+
+  of("does not retry what the server will never do",
+    function(self, its, client)
+      client:call("HSET", NAME, "a", "b")
+      self:calls()
+      local ok, code, detail = its:release()
+      assert.same({ nil, "redis" }, { ok, code })
+      assert.match("WRONGTYPE", detail)
+      assert.not_match("in the background", detail)
+      self.sleep(1)
+      assert.equal(1, #self:calls "release")
+    end)
+
+  of("retries a release for much less than the server remembers it",
+    function(self, its)
+      assert.is_true(its:set(1))
+      local run, most = remote.run, 0
+      function remote.run(node, op, deadline, now, ...)
+        most = math.max(most, deadline - now)
+        return run(node, op, deadline, now, ...)
+      end
+      self.server:restart(9, "data")
+      local _, code, detail = its:release()
+      self.sleep(12)
+      remote.run = run
+      assert.equal("connect", code)
+      assert.match("in the background", detail)
+      assert.near(300, most, 0.001)
+      assert.equal(2, its:available())
+    end)
+
+  of("counts the requests that got permits", function(self, its, client)
+    assert.is_true(its:set(2) and its:acquire())      -- loads the scripts
+    self:route().delay = 0.25
+    assert.is_true(its:acquire())
+    self:route().delay = 0
+    assert.equal("busy", select(2, its:try_acquire()))
+    local stats = client:stats()
+    assert.same({ 2, 2 }, { stats.acquired, stats.round_trip.count })
+    assert.is_true(stats.round_trip.sum > 0)
+  end)
+
   -- The number of slots that the server remembers.
   local function slots(self)
     local n = 0
@@ -257,6 +308,35 @@ describe("rows of semaphore:", function()
     local n = slots(self)
     assert.is_true(n >= 3 and n <= 4, n)
   end)
+
+  of("uses a slot again only when the outcome of its request is known",
+    function(self, its)
+      assert.is_true(its:set(9))
+      self.server:restart(9, "data")
+      assert.equal("connect", select(2, its:release()))
+      self.sleep(12)
+      assert.equal(10, its:available())
+      self:route().delay = 0.1
+      for _ = 1, 2 do self.spawn(its.acquire, its) end
+      self.sleep(1)
+      assert.equal(2, slots(self))
+    end)
+
+  of("reports a release that the server does not confirm",
+    function(self, its)
+      assert.is_true(its:set(9))
+      self.server:restart(9, "data")
+      assert.equal("connect", select(2, its:release()))
+      local execute = self.server.execute
+      function self.server.execute(server, link, words)
+        if words[1] ~= "EVALSHA" then return execute(server, link, words) end
+        return { err = "ERR nonsense" }
+      end
+      self:logged()
+      self.sleep(12)
+      assert.match("did not confirm release%(1%) of semaphore \"?" .. NAME
+        .. "\"?: .*nonsense", table.concat(self:logged(), "\n"))
+    end)
 
   of("shows its state", function(_, its)
     assert.is_true(its:set(2))
@@ -284,6 +364,18 @@ end)
 
 describe("rows of permits:", function()
   local function of(title, fn) row(title, "permits", fn) end
+
+  of("measures how long each was held", function(self, its, client)
+    assert.is_true(its:set(2))
+    local long, short = its:acquire(), its:acquire { lease = 9 }
+    self.sleep(1)
+    assert.is_true(its:release(short))
+    self.sleep(2)
+    assert.is_true(its:release(long))
+    local hold = client:stats().hold
+    assert.equal(2, hold.count)
+    assert.near(4, hold.sum, 0.001)
+  end)
 
   of("testExpire, testExpireTryAcquire: the next has it when a lease ends",
     function(self, its)

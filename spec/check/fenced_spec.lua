@@ -47,4 +47,18 @@ describe("a token with a key of its own", function()
       assert.is_true(lock:unlock())
       assert.is_nil(entries[key])
     end)
+
+  on_stage("does not make a user's policy break locks that it cannot break",
+    function(_, client)
+      local own = { name = "own", keys = simple.keys, exclusive = true,
+        server = {} }
+      for name, fn in pairs(simple.server) do own.server[name] = fn end
+      own.server.break_ = nil
+      local lock = client:policy(own, "lock", { fenced = true })
+      assert.is_true((lock:lock()))
+      local ok, code, detail = lock:break_lock()
+      assert.same({ nil, "usage" }, { ok, code })
+      assert.match("has no server.break_", detail, 1, true)
+      assert.is_true(lock:unlock())
+    end)
 end)

@@ -1,6 +1,7 @@
 --- Locks, their grants and their waiters on a simulated host: which requests
 --- are sent, when, and how requests with an unknown outcome are undone.
 
+local identity = require "rlock.util.identity"
 local multi = require "rlock.several.multi"
 local owner_of = require "rlock.lock.owner"
 local remote = require "rlock.redis.remote"
@@ -402,6 +403,31 @@ describe("a request to release a lock", function()
     assert.equal("please", heard[2])
     assert.is_true(hold:unlock())
     fails("not_held", nil, lock:request_release "please")
+  end)
+end)
+
+describe("the name of an owner", function()
+  local function holder_of(self, name)
+    local owner = next(entry(self, name).value)
+    return owner
+  end
+
+  on_stage("is a task's for all its locks of a family",
+    function(self, client, session)
+      assert.is_true(client:lock("a"):lock() and client:lock("b"):lock())
+      assert.equal(session.id .. ":1", holder_of(self, "a"))
+      assert.equal(session.id .. ":1", holder_of(self, "b"))
+      self.spawn(function() client:lock("c"):lock() end)
+      self.sleep(0)
+      assert.equal(session.id .. ":2", holder_of(self, "c"))
+    end)
+
+  on_stage("is the one that the program gives", function(self, client)
+    local lock = client:lock("lock", { owner = "job" })
+    assert.is_true(lock:lock())
+    assert.equal("job", holder_of(self))
+    local same = self:client():lock("lock", { owner = "job" })
+    assert.equal(1, same:peek().count)
   end)
 end)
 
@@ -1695,6 +1721,81 @@ describe("a command under a lock", function()
   end)
 end)
 
+describe("a client", function()
+  on_stage("forgets locks and owners that nobody uses any more",
+    function(_, client, session)
+      local kept = client:lock "kept"
+      local policy = kept.record.policy
+      for i = 1, 3 do
+        local lock = client:lock("lock" .. i, { owner = "owner" .. i })
+        assert.is_true(lock:lock() and lock:unlock())
+      end
+      assert.is_table(session:known_record(policy, "lock1"))
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(session.owners))
+      assert.is_nil(session:known_record(policy, "lock1"))
+      assert.equal(kept.record, session:known_record(policy, "kept"))
+      kept = nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(session.kinds))
+    end)
+
+  on_stage("tells the server who it is, unless that is not wanted",
+    function(self)
+      function self.host.process_identity()
+        return { host = "there", pid = 7, program = "job" }
+      end
+      local session = self:client({ name = "its" }).session
+      assert.same({ id = session.id, host = "there", pid = 7, program = "job",
+        name = "its" }, identity.decode(session.options.connection_name))
+      session = self:client({ name = "its", identity = false }).session
+      assert.is_nil(session.options.connection_name)
+    end)
+
+  on_stage("knows what tasks of other clients in its process wait for",
+    function(self, client)
+      local other, code = self:client(), nil
+      self.spawn(function()
+        assert.is_true(client:lock("a"):lock())
+        self.sleep(1)
+        other:lock("b"):lock { wait = 9 }
+      end)
+      self.spawn(function()
+        assert.is_true(other:lock("b"):lock())
+        self.sleep(2)
+        code = select(2, client:lock("a"):lock { wait = 9 })
+      end)
+      self.sleep(3)
+      assert.equal("deadlock", code)
+    end)
+
+  on_stage("runs background work once, also if it raises an error",
+    function(self, _, session)
+      local n = 0
+      function self.host.service(fn)      -- nginx may start it again
+        assert.is_false(pcall(fn))
+        assert.is_true(pcall(fn))
+      end
+      session:background(function()
+        n = n + 1
+        assert.equal(1, session.pending)
+        error("oops", 0)
+      end)
+      assert.same({ 1, 0 }, { n, session.pending })
+    end)
+
+  on_stage("counts the use of locks that it is to tell apart",
+    function(_, client)
+      assert.is_true(client:lock("a"):lock() and client:lock("b"):lock())
+      local stats = client:stats()
+      assert.equal(2, stats.kinds.reentrant.acquired)
+      assert.equal(1, stats.locks.a.acquired)
+      assert.is_nil(stats.locks.b)
+    end, { metrics = { "a" } })
+end)
+
 describe("closing a client", function()
   on_stage("waits for a grant on its way, and releases it",
     function(self, client)
@@ -1704,9 +1805,22 @@ describe("closing a client", function()
     self.spawn(function() code = select(2, lock:lock()) end)
     self.sleep(0.15)                      -- the server has granted it
     assert.is_table(entry(self))
-    client:close()
+    local took = self:timed(client.close, client)
+    assert.is_true(took < 1, took)        -- the time limit is 3 s
     assert.equal("closed", code)
     assert.is_nil(entry(self))
+  end)
+
+  on_stage("leaves alone what a task unlocks meanwhile",
+    function(self, client)
+    local lock = client:lock "lock"
+    assert.is_true(lock:lock() and lock:unlock() and lock:lock())
+    self:route().delay = 0.1
+    local done = self.spawn(client.close, client)
+    self.sleep(0.05)
+    fails("closed", nil, lock:unlock())
+    assert.is_true(done:join())
+    assert.equal(2, client:stats().hold.count)
   end)
 
   on_stage("ends its connections", function(self, client)
@@ -1727,6 +1841,20 @@ describe("a client's log callback", function()
     assert.same({ "reentrant", "lock", "its" },
       { heard[3].kind, heard[3].lock, heard[3].client })
   end, { name = "its", log = function(...) heard = { ... } end })
+end)
+
+describe("a program without a log callback", function()
+  local function logged(self, verbosity)
+    self.host.verbosity = verbosity
+    self:logged()
+    assert.is_true(self:client():lock("lock" .. verbosity):lock())
+    return table.concat(self:logged(), "\n")
+  end
+
+  on_stage("logs what is acquired if it logs everything", function(self)
+    assert.equal("", logged(self, 1))
+    assert.match("acquired .*lock2", logged(self, 2))
+  end)
 end)
 
 describe("the end of a program", function()

@@ -2,6 +2,8 @@
 --- clock: in which order, with how many requests, and what happens if a waiter
 --- has died, given up, or does not register.
 
+local policies = require "rlock.policy"
+local redis = require "rlockctl.model.redis"
 local stage = require "spec.simulate.stage"
 
 -- A process of its own with a client.
@@ -62,6 +64,36 @@ describe("a lock is handed over", function()
       assert.is_nil(entry(self, "lock"))
     end)
   end)
+
+  for _, kind in ipairs { "lock", "mutex" } do
+    for _, options in ipairs { {}, { fenced = true } } do
+      it("to the first waiter alone: " .. kind
+        .. (options.fenced and " with tokens" or ""), function()
+        stage.play(function(self)
+          local lock, got = self:client()[kind](self:client(), "lock", options),
+            {}
+          assert(lock:lock())
+          for name in ("a b"):gmatch "%a" do
+            local client, host = open(self, name)
+            start(self, host, function()
+              local own = client[kind](client, "lock", options)
+              assert(own:lock { wait = 100 })
+              got[#got + 1] = name
+              host.sleep(0.1)
+              own:unlock()
+            end)
+          end
+          self:calls()
+          lock:unlock()
+          self.sleep(0.01)
+          assert.match("release 1 0 hand over$", self:calls()[1])
+          assert.same({ "a" }, got)
+          self.sleep(1)
+          assert.same({ "a", "b" }, got)
+        end)
+      end)
+    end
+  end
 
   it("with three requests for each turn, however many wait", function()
     stage.play(function(self)
@@ -412,5 +444,78 @@ describe("a waiter", function()
       self.sleep(0.1)
       assert.same({ "2 2.0" }, got)
     end)
+  end)
+end)
+
+describe("the operations of a lock that is handed over", function()
+  local policy, model = policies.load "reentrant", nil
+  local keys = policy.keys "lock"
+  local WAITED = keys[2] .. ":waited"
+
+  local function run(name, ...)
+    return model:eval(policy.ops[name].text, keys, { ... })
+  end
+
+  local function call(...) return model:call { ... } end
+
+  -- The owners of the registered waiters, in order.
+  local function waiters()
+    local owners = {}
+    for i, its in ipairs(call("zrange", WAITERS, "0", "-1")) do
+      owners[i] = its:match "%S+$"
+    end
+    return table.concat(owners, " ")
+  end
+
+  -- The lock is held by A. These wait for it, each with a client of its own.
+  before_each(function()
+    model = redis.new()
+    model.now = 1700000000000000
+    assert.equal("held", run("acquire", "A", "5000", "1"))
+  end)
+
+  local function wait(owner)
+    return run("acquire", owner, "5000", "1", "client-of-" .. owner)
+  end
+
+  it("tell a waiter to retry later for each one ahead of it", function()
+    assert.same({ "busy", 5000 }, wait "B")
+    assert.same({ "busy", 1020 }, wait "C")
+    assert.same({ "busy", 1040 }, wait "D")
+    assert.same({ "busy", 1020 }, wait "C")
+    call("pexpire", "lock", "500")
+    assert.same({ "busy", 500 }, wait "D")
+    call("persist", "lock")
+    assert.same({ "busy", -1 }, wait "B")
+    assert.same({ "busy", 1040 }, wait "D")
+    assert.equal("B C D", waiters())
+  end)
+
+  it("reserve it for a waiter that the holder names", function()
+    wait "B"
+    wait "C"
+    assert.equal("freed", run("release", "A", "1", "0", "hand over",
+      "client-of-C C"))
+    assert.same({ "C", "0" }, call("hgetall", "lock"))
+    assert.equal(1000, call("pttl", "lock"))
+    assert.equal("B", waiters())
+    assert.equal(1, call("exists", WAITED))
+    assert.same({}, model.sent)
+    assert.equal("held", run("acquire", "C", "5000", "1"))
+    assert.equal("freed", run("release", "C", "1", "0", "hand over",
+      "client-of-B B"))
+    assert.same({ "B", "0" }, call("hgetall", "lock"))
+    assert.equal("", waiters())
+    assert.equal(0, call("exists", WAITED))
+  end)
+
+  it("remember that others wait when one gives up", function()
+    wait "B"
+    wait "C"
+    assert.equal("left", run("leave", "B", "hand over", "client-of-B"))
+    assert.equal("C", waiters())
+    assert.equal(1, call("exists", WAITED))
+    assert.equal("left", run("leave", "C", "hand over", "client-of-C"))
+    assert.equal(0, call("exists", WAITED))
   end)
 end)

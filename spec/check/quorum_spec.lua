@@ -286,11 +286,22 @@ describe("a red lock", function()
       servers)
     assert.is_true(red:lock())
     assert.is_true(red:lock { lease = 5 })
+    self.sleep(1)
+    self:calls()
+    for i = 1, 3 do self.network:route(self.host, servers[i]).delay = 0.01 end
     assert.is_true(red:unlock())
+    self.sleep(1)
     assert.equal(3, holders(servers))
+    local calls = self:calls()
+    assert.equal(3, #calls)
+    for i = 1, 3 do assert.match("release 30000 1 ", calls[i]) end
+    assert.near(27.66, red:valid_for(), 0.01)
     assert.is_true(red:unlock())
-    self.sleep(0)
+    self.sleep(1)
     assert.equal(0, holders(servers))
+    calls = self:calls()
+    assert.equal(3, #calls)
+    for i = 1, 3 do assert.match("release 1 0 ", calls[i]) end
     assert.equal("not_held", select(2, red:unlock()))
   end)
 

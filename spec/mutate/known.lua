@@ -5,6 +5,7 @@
 
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 local TUNING = "a tuning limit: any value is correct"
+local LIMIT = "only loosens a limit of rlockctl check"
 local ANY_HASH = "any number that depends on nothing but the owner is correct"
 
 return {
@@ -35,6 +36,7 @@ return {
     { "find_lost", "if to true, 1 of 2",
       "no caller uses the index of the state", equal = true },
     { "evict_deaf", "1 to 2, 1 of 6", "a tuning limit: any value is correct" },
+    { "join", "< to <=", "a single try is not queued", equal = true },
     { "subscribers", "1 to 2, 1 of 4",
       "it is not at the first byte", equal = true },
     { "subscribers", "1 to 2, 4 of 4",
@@ -48,6 +50,9 @@ return {
     { "parse", "0 to 1, 2 of 2",
       "without a time, the place is not used, or a start, long ago as 0 is",
       equal = true },
+    { "lasts", "60 to 120, 1 of 2", LIMIT },
+    { "lasts", "60 to 120, 2 of 2", LIMIT },
+    { "lasts", "3 to 4", LIMIT },
     { "release", "if to true, 4 of 4",
       "a needless hint for readers, who may enter already" },
     { "first_alive", "< to <=", TUNING },
@@ -112,6 +117,20 @@ return {
     { "renew", "< to <=", "sets what is set already", equal = true },
     { "peek", "1 to 2, 8 of 8",
       "an owner and its count exist together", equal = true },
+  },
+  ["lua/rlock/policy/mutex.lua"] = {
+    { "file", "1 to 2", LIMIT },
+  },
+  ["lua/rlock/policy/compute.lua"] = {
+    { "file", "false to true",
+      "the client refuses a computation within that of the same name" },
+  },
+  ["lua/rlock/policy/handover.lua"] = {
+    { "handover.register", ">= to >", INSTANT },
+  },
+  ["lua/rlock/policy/effect.lua"] = {
+    { "effect.guarded", "<= to <",
+      "a command has a number of words, and words", equal = true },
   },
   ["lua/rlock/policy/token_key.lua"] = {
     { "place.keep", "< to <=", "sets what is set already", equal = true },
@@ -191,6 +210,10 @@ return {
       "saves a search: the task gets no hold while it waits" },
   },
   ["lua/rlock/lock/posted.lua"] = {
+    { "send_release", "if to false, 2 of 2",
+      "the general case does the same, but slower", equal = true },
+    { "send_release", "drop statement, 1 of 3",
+      "the general case does the same, but slower", equal = true },
     { "posted:set", "swap arguments, 5 of 6", INSTANT },
     { "released", "drop statement, 2 of 5",
       "a part that has been released is not asked again", equal = true },
@@ -210,6 +233,31 @@ return {
   ["lua/rlock/recipes/member.lua"] = {
     { "member.withdraw", '"0" to "1"',
       "a lease of a millisecond, to a member that is about to leave" },
+  },
+  ["lua/rlock/counters/deduplication.lua"] = {
+    { "file", '"600000" to "1200000"', TUNING },
+    { "next_number", "1 to 2", "numbers need only grow", equal = true },
+    { "deduplication.begin", "0 to 1, 1 of 2",
+      "slots need only differ", equal = true },
+    { "deduplication.begin", "0 to 1, 2 of 2",
+      "numbers need only grow", equal = true },
+    { "deduplication.begin", "1 to 2", "slots need only differ", equal = true },
+    { "deduplication.begin", "+ to -", "slots need only differ", equal = true },
+  },
+  ["lua/rlock/counters/call.lua"] = {
+    { "call:retry", "> to >=",
+      "no other waiter needs no permits, so it searches in vain",
+      equal = true },
+  },
+  ["lua/rlock/counters/leased.lua"] = {
+    { "leased.new", "false to true, 2 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.new", "false to true, 3 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.new", "false to true, 4 of 4",
+      "it is set before it is read", equal = true },
+    { "leased.holders", "< to <=", "a lease that ends in a certain millisecond "
+      .. "of a hundred years" },
   },
   ["lua/rlock/counters/permits.lua"] = {
     { "take", "if to false, 3 of 4",
@@ -284,12 +332,18 @@ return {
     { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },
     { "new_entry", "true to false", "only the key matters", equal = true },
   },
+  ["lua/rlock/lock/session.lua"] = {
+    { "file", "256 to 512", TUNING },
+    { "file", "swap arguments", "a program has one host" },
+  },
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },
   },
   ["lua/rlock/lock/waiting.lua"] = {
     { "file", "1 to 2, 2 of 2", TUNING },
+    { "waiting.pause", "true to false",
+      "its callers only look for nil", equal = true },
   },
   ["lua/rlock/lock/wakeup.lua"] = {
     { "wakeup:leave", "if to true, 3 of 10",

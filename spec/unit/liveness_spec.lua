@@ -57,6 +57,18 @@ describe("a waiter", function()
       assert.same({ T, T }, { starts(T, T + 651, T) })
     end)
 
+  it("keeps its queue alive alone, and itself, by retries in time", function()
+    local poll = liveness.POLL * 1000
+    assert.same({ 7, 7 }, { liveness.starts(T - poll, 7, T) })
+    assert.is_true(left(2 * poll, poll, LONG_AGO) > 0)     -- misses one
+  end)
+
+  it("is evicted in time, by the next retry of another one", function()
+    local poll, most = liveness.POLL * 1000, liveness.DEAD * 1000
+    local silent = left(0, 100, LONG_AGO)
+    assert.is_true(silent + poll <= most and most < silent + 2 * poll)
+  end)
+
   it("has a new start when the clock was set back", function()
     assert.equal(1200, left(-3600000, -3600000, LONG_AGO))
     assert.equal(1200, left(-3600000, -3600000, T + 3600000))

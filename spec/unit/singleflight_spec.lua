@@ -82,6 +82,15 @@ describe("a shared call", function()
     assert.same({ 5 }, join(function() return 5 end))
   end)
 
+  it("that is abandoned gives its callers these results", function()
+    self:abandon("key", 1)                     -- there is none
+    self:start("key", function() return 1 end)
+    function task.step() self:abandon("key", nil, "connect", "moved") end
+    assert.same({ nil, "connect", "moved" }, join(function() return 2 end))
+    assert.equal(0, time)
+    assert.same({ 3 }, join(function() return 3 end))
+  end)
+
   it("that is slow stays in flight", function()
     self:start("key", function() return 1 end)
     task.is_stuck = true

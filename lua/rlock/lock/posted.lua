@@ -36,6 +36,8 @@ local turn = require "rlock.lock.turn"
 local posted = {}
 posted.__index = posted
 
+local huge = math.huge
+
 local count_text, entered, may_enter, removed =
   requests.count_text, requests.entered, requests.may_enter, requests.removed
 
@@ -146,7 +148,8 @@ local function run(self)
     deadline_of(self), self.lock.session.host.now(), arguments(self)))
 end
 
--- Sends the request. The grant's turn is ours.
+-- Sends the request. The grant's turn is ours. A post ends after the client's
+-- `timeout`, or at a nearer deadline; then a retry has that of `deadline_of`.
 local function send(self, operation, deadline, now, a, b, c)
   local lock = self.lock
   self.sent = now
@@ -229,12 +232,11 @@ function send_release(self, now)
   local granted = self.grant
   local left, seconds, code, detail = removed(granted, self, now)
   if not left then return released(self, seconds, code, detail) end
-  local deadline = now + 2 * self.lock.session.timeout     -- as `deadline_of`
   if not granted.holds[1] then                             -- the usual case
-    return send(self, "release", deadline, now, granted.owner_name, "1", "0")
+    return send(self, "release", huge, now, granted.owner_name, "1", "0")
   end
   self.seconds = seconds
-  send(self, "release", deadline, now, arguments(self))
+  send(self, "release", huge, now, arguments(self))
 end
 
 --- Requests it. Calls `acquired`, perhaps at once.

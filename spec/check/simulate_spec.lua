@@ -131,7 +131,7 @@ describe("simulated clients", function()
       [1795590300039] = "sentinel", [1795591308036] = "replicas",
       [1795592308658] = "replicas", [1795592220464] = "cluster",
       [1795594075457] = "calm", [1795801386455] = "replicas",
-      [1795801387434] = "replicas",
+      [1795801387434] = "replicas", [1795815986242] = "sentinel",
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end

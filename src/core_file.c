@@ -137,8 +137,8 @@ static int core_write(lua_State *L)
 
 /* core.write_failure(file) -> nil | "cut" | "unread": has a write to a Lua file
    failed? Lua's print ignores such an error, and a later flush succeeds.
-   "unread": the reader of the pipe has left. nil for a closed descriptor:
-   the output is unwanted. */
+   "unread": the reader of the pipe has closed it. nil for an output that was
+   closed at start, when main.c opens /dev/null read-only: it is unwanted. */
 static int core_write_failure(lua_State *L)
 {
     const luaL_Stream *stream = luaL_checkudata(L, 1, LUA_FILEHANDLE);

@@ -329,7 +329,7 @@ describe("a barrier on virtual time:", function()
       assert.is_false(client.session.watchdog:is_needed())
     end)
 
-  on_stage("is held once, also if another client removes it, then this one",
+  on_stage("is counted once, even if two clients remove it",
     function(self, client)
       local other, host = add_client(self)
       local its, mine = other:barrier(NAME), client:barrier(NAME)

@@ -339,7 +339,7 @@ describe("a request to lock", function()
     closing:join()
   end)
 
-  on_stage("is completed with its wait where tasks may end", function(self,
+  on_stage("passes its wait to whole_wait if a host ends tasks", function(self,
       client)
     local lock, waits = client:lock "lock", {}
     self.host.ends_tasks = true
@@ -354,7 +354,7 @@ describe("a request to lock", function()
       self:calls())
   end)
 
-  on_stage("has an undo for its death until it ends, as one to unlock has",
+  on_stage("is covered by on_death until it ends, and so is an unlock",
     function(self, client)
     local lock, order, execute = client:lock "lock", {}, self.server.execute
     assert.is_true(lock:lock() and lock:unlock())
@@ -403,6 +403,32 @@ describe("a request to release a lock", function()
     assert.equal("please", heard[2])
     assert.is_true(hold:unlock())
     fails("not_held", nil, lock:request_release "please")
+  end)
+
+  on_stage("reaches the remaining holders", function(self, client)
+    local lock, asked = client:read_write_lock("pair"):read_lock(), {}
+    for i = 1, 2 do
+      self.spawn(function()
+        local hold = assert(lock:hold())
+        hold:on_release_request(function() asked[#asked + 1] = i end)
+        self.sleep(i == 1 and 5 or 1)
+        hold:unlock()
+      end)
+      self.sleep(0.1)
+    end
+    self.sleep(2)
+    assert.is_true((lock:request_release "please"))
+    self.sleep(0.1)
+    assert.same({ 1 }, asked)
+  end)
+
+  on_stage("fails if its reply makes no sense", function(self, client)
+    local lock, execute = client:lock "lock", self.server.execute
+    assert.is_true(lock:lock())
+    function self.server.execute(its, link, words)
+      return words[1] == "EVALSHA" and {} or execute(its, link, words)
+    end
+    fails("redis", "a malformed reply$", lock:request_release "please")
   end)
 end)
 
@@ -887,7 +913,7 @@ describe("grants", function()
     assert.same({}, self:logged())
   end)
 
-  on_stage("that are kept for reuse keep no lock", function(self, client)
+  on_stage("that are kept for reuse refer to no lock", function(self, client)
     local locks = setmetatable({ client:lock "lock" }, { __mode = "v" })
     assert.is_true(locks[1]:lock())
     assert.is_true(locks[1]:unlock())
@@ -1665,36 +1691,8 @@ describe("a lost hold of a task that has ended", function()
   end)
 end)
 
-describe("a request to release a lock", function()
-  on_stage("reaches the holders that are left", function(self, client)
-    local lock, asked = client:read_write_lock("pair"):read_lock(), {}
-    for i = 1, 2 do
-      self.spawn(function()
-        local hold = assert(lock:hold())
-        hold:on_release_request(function() asked[#asked + 1] = i end)
-        self.sleep(i == 1 and 5 or 1)
-        hold:unlock()
-      end)
-      self.sleep(0.1)
-    end
-    self.sleep(2)
-    assert.is_true((lock:request_release "please"))
-    self.sleep(0.1)
-    assert.same({ 1 }, asked)
-  end)
-
-  on_stage("fails if its reply makes no sense", function(self, client)
-    local lock, execute = client:lock "lock", self.server.execute
-    assert.is_true(lock:lock())
-    function self.server.execute(its, link, words)
-      return words[1] == "EVALSHA" and {} or execute(its, link, words)
-    end
-    fails("redis", "a malformed reply$", lock:request_release "please")
-  end)
-end)
-
 describe("a server that has become a replica", function()
-  on_stage("is left at its first answer that says so", function(self, client)
+  on_stage("is left after its first READONLY reply", function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock() and lock:unlock())
     local execute, opened = self.server.execute, self.server.ids.last
@@ -1771,7 +1769,7 @@ describe("a client", function()
       assert.equal("deadlock", code)
     end)
 
-  on_stage("runs background work once, also if it raises an error",
+  on_stage("runs background work once, even if it raises an error",
     function(self, _, session)
       local n = 0
       function self.host.service(fn)      -- nginx may start it again
@@ -1786,7 +1784,7 @@ describe("a client", function()
       assert.same({ 1, 0 }, { n, session.pending })
     end)
 
-  on_stage("counts the use of locks that it is to tell apart",
+  on_stage("counts per lock only the names in the option metrics",
     function(_, client)
       assert.is_true(client:lock("a"):lock() and client:lock("b"):lock())
       local stats = client:stats()
@@ -1797,7 +1795,7 @@ describe("a client", function()
 end)
 
 describe("closing a client", function()
-  on_stage("waits for a grant on its way, and releases it",
+  on_stage("waits for a grant in flight, and releases it",
     function(self, client)
     local lock, code = client:lock "lock", nil
     assert.is_true(lock:lock() and lock:unlock())
@@ -1811,7 +1809,7 @@ describe("closing a client", function()
     assert.is_nil(entry(self))
   end)
 
-  on_stage("leaves alone what a task unlocks meanwhile",
+  on_stage("does not end a hold that a task unlocks concurrently",
     function(self, client)
     local lock = client:lock "lock"
     assert.is_true(lock:lock() and lock:unlock() and lock:lock())
@@ -1851,7 +1849,7 @@ describe("a program without a log callback", function()
     return table.concat(self:logged(), "\n")
   end
 
-  on_stage("logs what is acquired if it logs everything", function(self)
+  on_stage("logs acquisitions only at verbosity 2", function(self)
     assert.equal("", logged(self, 1))
     assert.match("acquired .*lock2", logged(self, 2))
   end)

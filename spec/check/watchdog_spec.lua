@@ -549,7 +549,7 @@ describe("a hold with a lease", function()
     assert.is_true(timers < 50, timers)
   end)
 
-  on_stage("that is over is looked at once in a period, not more often",
+  on_stage("that has expired is checked once in a period",
     function(self, client)
       local over, looks = take(client, { lease = 1 }, "over"):mine(), 0
       function over.is_abandoned()

@@ -1,4 +1,4 @@
---- What a client of ZooKeeper does with its nodes after a time-out, an error, a
+--- What a client of ZooKeeper does with its nodes after a timeout, an error, a
 --- lost connection or the end of its session; on virtual time.
 
 local codec = require "rlock.zookeeper.codec"
@@ -6,7 +6,7 @@ local stage = require "spec.simulate.zookeeper.stage"
 
 local ops = codec.ops
 local NO_AUTH = -102
-local LATE = 0.0007                     -- seconds: before a reply arrives
+local LATE = 0.0007                     -- seconds; executed, no reply yet
 
 -- A test with a connected client: fn(self, client, its connection).
 local function on_stage(title, fn, options)
@@ -61,7 +61,7 @@ local function is_refused(self, op, path, fn, ...)
 end
 
 describe("a client of ZooKeeper", function()
-  on_stage("deletes a node that it could not delete once it is connected again",
+  on_stage("retries a failed deletion as soon as it reconnects",
     function(self, own, link)
       assert(own:lock("a"):lock { lease = 0.3 })
       disconnect(self, link, 2.5)       -- the attempt to delete it takes 2 s
@@ -77,7 +77,7 @@ describe("a client of ZooKeeper", function()
       assert(lock:lock { lease = 30 })
       self.host.sleep(0.3)
       link:leave "a test"
-      link.not_before = self.host.now() + 1.7     -- in the session's time-out
+      link.not_before = self.host.now() + 1.7     -- within its timeout
       self.host.sleep(1.75)
       assert.same({ "lost", 1 }, { lock:state(), link.epoch })
       assert.same({}, nodes_of(self))
@@ -102,7 +102,7 @@ describe("a client of ZooKeeper", function()
         .. "%(zk1: connection refused%)$", self.log[#self.log])
     end)
 
-  on_stage("does not take a node for missing that it cannot read",
+  on_stage("does not treat an unreadable node as missing",
     function(self, own, link)
       instead(link, ops.get, function(send)
         disconnect(self, link, 10)
@@ -112,7 +112,7 @@ describe("a client of ZooKeeper", function()
       assert.equal("usage", select(2, own:get "a//b"))
     end)
 
-  on_stage("sees that another one has set a latch meanwhile",
+  on_stage("detects that another client set the latch first",
     function(self, own, link)
       local latch = own:latch "l"
       instead(link, ops.create2, function(send)
@@ -138,7 +138,7 @@ describe("a client of ZooKeeper", function()
       assert.matches("may have been set and deleted since", detail)
     end)
 
-  on_stage("makes the nodes above a lock again if the server deletes one",
+  on_stage("creates parent nodes again if the server deletes one",
     function(self, own)
       local on_request, deleted = self.ensemble.on_request, 0
       function self.ensemble.on_request(server, item)
@@ -152,7 +152,7 @@ describe("a client of ZooKeeper", function()
       assert.equal(1, deleted)
     end)
 
-  on_stage("is told at once if it may not make the nodes above a lock",
+  on_stage("fails at once without permission to create parent nodes",
     function(self, own)
       local lock = own:lock "m"
       is_refused(self, ops.create_container, "/m", lock.lock, lock,
@@ -243,7 +243,7 @@ describe("a renewal on ZooKeeper", function()
     assert.same({}, self.log)
   end)
 
-  on_stage("that fails tells why all are at risk that are still held",
+  on_stage("that fails reports why each remaining hold is at risk",
     function(self, own)
       local one, other = renew(self, own, true)
       assert.same({ "at_risk", "at_risk" }, { one:state(), other:state() })
@@ -304,7 +304,7 @@ describe("a waiter on ZooKeeper", function()
       assert.near(0.1, self.host.now() - began, 0.05)
     end)
 
-  on_stage("gets no permits of a session that ends before the call does",
+  on_stage("gets no permits if the session ends during the call",
     function(self)
       local its, link
       its = self.open { log = function(_, event)
@@ -322,7 +322,7 @@ describe("a waiter on ZooKeeper", function()
     end)
 
   -- The servers are down for so long that the client begins a new session; but
-  -- they give each old one its full time-out again.
+  -- they give each old one its full timeout again.
   on_stage("does not rely on the node of an earlier session",
     function(self, own, link)
       local holder = self.open()
@@ -354,7 +354,7 @@ describe("a member of a double barrier on ZooKeeper", function()
   end
 
   -- While it cannot withdraw, another one opens the round with both.
-  on_stage("dies at once if it withdraws from a round that has opened",
+  on_stage("is lost at once if it withdraws from an open round",
     function(self, own, link)
       local other, code = self.open { watchdog = 9 }:double_barrier("d", 2), nil
       self.host.spawn(function()
@@ -419,7 +419,7 @@ describe("a member of a double barrier on ZooKeeper", function()
     assert.same({}, nodes_of(self))
   end)
 
-  on_stage("that may not change the log is told so at once",
+  on_stage("fails at once without permission to write the log",
     function(self, own)
       local member = enter(self, own, self.open())
       is_refused(self, ops.set, "/d", member.leave, member, { wait = 5 })

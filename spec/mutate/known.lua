@@ -6,7 +6,7 @@
 local INSTANT = "matters in one instant, which a real clock hardly hits"
 local TUNING = "a tuning limit: any value is correct"
 local LIMIT = "only loosens a limit of rlockctl check"
-local ANY_HASH = "any number that depends on nothing but the owner is correct"
+local ANY_HASH = "any function of the owner alone is correct"
 
 return {
   ["lua/rlock/policy/fair.lua"] = {
@@ -35,7 +35,7 @@ return {
       "counts that differ here have no waiter left", equal = true },
     { "find_lost", "if to true, 1 of 2",
       "no caller uses the index of the state", equal = true },
-    { "evict_deaf", "1 to 2, 1 of 6", "a tuning limit: any value is correct" },
+    { "evict_deaf", "1 to 2, 1 of 6", TUNING },
     { "join", "< to <=", "a single try is not queued", equal = true },
     { "subscribers", "1 to 2, 1 of 4",
       "it is not at the first byte", equal = true },
@@ -123,14 +123,14 @@ return {
   },
   ["lua/rlock/policy/compute.lua"] = {
     { "file", "false to true",
-      "the client refuses a computation within that of the same name" },
+      "the client refuses to nest computations of one name" },
   },
   ["lua/rlock/policy/handover.lua"] = {
     { "handover.register", ">= to >", INSTANT },
   },
   ["lua/rlock/policy/effect.lua"] = {
     { "effect.guarded", "<= to <",
-      "a command has a number of words, and words", equal = true },
+      "at least one word follows a word count", equal = true },
   },
   ["lua/rlock/policy/token_key.lua"] = {
     { "place.keep", "< to <=", "sets what is set already", equal = true },
@@ -218,7 +218,7 @@ return {
     { "released", "drop statement, 2 of 5",
       "a part that has been released is not asked again", equal = true },
     { "acquired", "false to true, 2 of 2",
-      "the round is over, or the part has a code: only memory is kept",
+      "the round is over, or the part has a code: only retains memory",
       equal = true },
     { "posted:replied", "false to true",
       "only a \"lost\" depends on it, which is handled in a task",
@@ -246,7 +246,7 @@ return {
   },
   ["lua/rlock/counters/call.lua"] = {
     { "call:retry", "> to >=",
-      "no other waiter needs no permits, so it searches in vain",
+      "every waiter needs a permit, so the search finds none",
       equal = true },
   },
   ["lua/rlock/counters/leased.lua"] = {
@@ -326,10 +326,10 @@ return {
       "matters only if the session ends before the member has its node" },
   },
   ["lua/rlock/zookeeper/semaphore.lua"] = {
-    { "file", "1 to 2", "any negative number is unknown", equal = true },
+    { "file", "1 to 2", "any negative number means unknown", equal = true },
   },
   ["lua/rlock/zookeeper/target.lua"] = {
-    { "run.acquire", "0 to 1, 2 of 2", "a retry a millisecond later" },
+    { "run.acquire", "0 to 1, 2 of 2", "only delays a retry by a millisecond" },
     { "new_entry", "true to false", "only the key matters", equal = true },
   },
   ["lua/rlock/lock/session.lua"] = {

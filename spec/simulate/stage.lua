@@ -74,8 +74,8 @@ end
 --- The way to the first server; see network.lua.
 function stage:route() return self.network:route(self.host, self.server) end
 
---- Calls fn(...). The first server executes its first request for an operation,
---- but the reply is lost; so is the connection, soon after.
+--- Calls fn(...). The first server executes the next EVALSHA, but its reply is
+--- lost. 10 ms later, the server closes the connection.
 ---@return any # what fn returns
 function stage:lose_reply(fn, ...)
   local execute = self.server.execute

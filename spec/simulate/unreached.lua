@@ -122,7 +122,7 @@ return {
     { "users' policies with tokens: spec/redis/fenced_spec.lua",
       "backend.fenced: *" },
     { END, "backend:rest: *" },
-    { "names in braces, without a cluster: spec/check/handover_spec.lua",
+    { "only clusters use names in braces; spec/check/handover_spec.lua",
       "backend:bind: if 1" },
     { "by programs only: spec/redis/host_spec.lua", "backend:call: *",
       "is_unfit: *", "is_interrupt: *", "may_connect: *", "backend:connect: *",

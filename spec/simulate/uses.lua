@@ -513,7 +513,8 @@ local function must_lock(task, thing, seconds)
   task.world.oracle:granted(holder)
   task.host.sleep(task.stay or 0.001)
   ok, code, detail = unlocked(holder, lock.unlock, lock)
-  -- A break_lock from before the end may have been retried until now.
+  -- The retry of a break_lock that was sent during the faults may have broken
+  -- this hold.
   local is_broken = code == "lost" and holder.is_forgiven
   return ok or is_broken or nil, code, detail
 end

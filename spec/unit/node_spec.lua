@@ -3,8 +3,8 @@ local client = require "rlock.client"
 local fake_host = require "spec.tools.fake_host"
 local node = require "rlock.redis.node"
 
--- A host whose connections are told to be lost as often as `drops` says, before
--- whoever opens them has them.
+-- A host that reports the first `drops` connections as lost before it returns
+-- them to the caller.
 local function host_of(drops)
   local opened = 0
   return fake_host(function(options)
@@ -34,7 +34,7 @@ describe("a connection that is lost before its opener has it", function()
     assert.equal(2, self:connect(1010).number)
   end)
 
-  it("is no reason to fail to open a client: the server may restart",
+  it("does not prevent opening a client: the server may restart",
     function()
       local self = backend.open(host_of(2),
         assert(client.complete({}, "redis://there")), {})

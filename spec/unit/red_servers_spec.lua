@@ -132,7 +132,7 @@ describe("a server that was restarted", function()
       "uptime_in_seconds:101\r\naof_enabled:1\r\n")))
   end)
 
-  it("is not taken for restarted while it does not tell its run id", function()
+  it("is recognized by a changed run id, not a missing one", function()
     local node = identified("a", "r", "p")
     reconnected(node, "")
     assert.equal(0, identity.quarantine(node, 30, clock))

@@ -82,7 +82,7 @@ describe("a shared call", function()
     assert.same({ 5 }, join(function() return 5 end))
   end)
 
-  it("that is abandoned gives its callers these results", function()
+  it("that is abandoned returns the given results to its callers", function()
     self:abandon("key", 1)                     -- there is none
     self:start("key", function() return 1 end)
     function task.step() self:abandon("key", nil, "connect", "moved") end

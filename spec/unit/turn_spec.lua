@@ -1,10 +1,10 @@
---- The turn of a grant (lock/turn.lua): what a task gets that waits for it.
+--- The turn of a grant (lock/turn.lua): what a waiting task gets.
 
 local turn = require "rlock.lock.turn"
 
 local grant, pause
 
--- A host of which `pause` is the next pause of an event: (event) -> results.
+-- A fake host. Its events call the local `pause(event)` when they pause.
 local host = {
   now = function() return 0 end,
   event = function()
@@ -20,7 +20,7 @@ describe("a task that waits for its turn", function()
     grant = { acting = true, lock = { record = {}, session = { host = host } } }
   end)
 
-  it("gets it, and then has it", function()
+  it("gets it, and keeps it until it passes it on", function()
     function pause(event)
       turn.pass(grant)
       return event.is_set
@@ -40,7 +40,7 @@ describe("a task that waits for its turn", function()
     assert.is_truthy(grant.acting)       -- of the other request
   end)
 
-  it("passes it on if it comes at that moment", function()
+  it("passes on a turn that arrives while it gives up", function()
     local given = 0
     local following = { set = function() given = given + 1 end }
     function pause()

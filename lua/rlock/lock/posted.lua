@@ -148,8 +148,9 @@ local function run(self)
     deadline_of(self), self.lock.session.host.now(), arguments(self)))
 end
 
--- Sends the request. The grant's turn is ours. A post ends after the client's
--- `timeout`, or at a nearer deadline; then a retry has that of `deadline_of`.
+-- Sends the request. The caller has the grant's turn. The posted request times
+-- out after the client's `timeout`, or at `deadline` if that is earlier. A
+-- retry then has the deadline of `deadline_of`.
 local function send(self, operation, deadline, now, a, b, c)
   local lock = self.lock
   self.sent = now

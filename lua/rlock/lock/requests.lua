@@ -482,9 +482,9 @@ end
 --- turn.
 ---@param hold? table as for `release`
 ---@param now number by host.now()
----@return number? # seconds for which it was still valid
----@return any # seconds of lease that the other holds need, or 1; what
----  `release` returns: there is nothing to send
+---@return number? # seconds for which it was still valid; nil: there is nothing
+---  to send, and the other results are those of `release`
+---@return any # seconds of lease that the other holds need, or 1
 ---@return any ...
 function requests.removed(self, hold, now)
   if self.holds == ONE and not hold then                  -- the usual case

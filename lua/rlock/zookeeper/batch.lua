@@ -1,6 +1,7 @@
 --- One operation for many holds, see the back end contract. A renewal is one
---- sync of the session that all holds share. Only a client that ends releases a
---- batch, and it then ends its session, which deletes their nodes.
+--- sync of the session that all holds share. Only session:close and wind_down
+--- release a batch. Both then end the ZooKeeper session, which deletes the
+--- nodes of the holds.
 
 ---@class rlock.zookeeper.batch
 ---@field [integer] any

@@ -67,8 +67,8 @@ Exit status: that of the program or command. From rlockctl itself:
             incomplete
   4         status: no lock may have written the key or node
   126, 127  run: the command cannot be executed, is not found
-  128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM, 141 because
-            nothing reads its output any more
+  128+N     ended by signal N: 130 by SIGINT, 143 by SIGTERM; 141, as by
+            SIGPIPE, if the reader of its output has closed the pipe
   200       run: not free, with -n
   201       run and wait: not free in time
   202       the server is unreachable, or too few of several servers respond

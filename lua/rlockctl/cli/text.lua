@@ -36,7 +36,7 @@ function text.shortened(cell, most)
     .. cell:sub(utf8.offset(cell, left + 3 - most))
 end
 
-local LONGEST = 300                     -- of a client that is not rlock's
+local LONGEST = 300                     -- characters of a holder
 
 --- A holder or a waiter.
 ---@param holder table

@@ -1,6 +1,6 @@
---- How rlockctl and rlock.run end a program early: a signal or os.exit unwinds
---- its tasks first, so they clean up. So does output that has no reader any
---- more. The message of a failed assert includes the detail.
+--- How rlockctl and rlock.run end a program early. A signal, os.exit, or a
+--- write to a pipe without a reader unwinds its tasks first, so they clean up.
+--- The message of a failed assert includes the detail.
 
 local host = require "rlock.host.uv"
 
@@ -145,8 +145,9 @@ end
 
 -- output without a reader ----------------------------------------------------
 
--- As SIGPIPE ends lua. We ignore that signal because of our sockets, and most
--- programs ignore the result of a write, so their loops would not end.
+-- Under lua, SIGPIPE ends such a program. We ignore SIGPIPE because of our
+-- sockets. Most programs ignore the result of a write, so without this their
+-- loops would never end.
 local plain_print, plain_write = print, io.write
 local files = getmetatable(io.stdout).__index
 local plain_method = files.write

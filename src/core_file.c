@@ -150,7 +150,7 @@ static int core_write_failure(lua_State *L)
     if ((fcntl(reader.fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return 0;
     poll(&reader, 1, 0);
-    lua_pushstring(L, reader.revents & POLLERR ? "unread" : "cut");
+    lua_pushstring(L, reader.revents & (POLLERR | POLLHUP) ? "unread" : "cut");
     return 1;
 }
 

@@ -36,23 +36,65 @@ local function exists(name) return server:cli("EXISTS", name) == "1" end
 teardown(ctl.clean)
 
 describe("output whose reader has left", function()
+  local function piped(code)
+    return ctl.run { program = "bash", "-c", [[
+      set -o pipefail
+      "$0" -e "$1" | head -1]], ctl.binary, url = server.url, code }
+  end
+
   it("ends the program, which releases its locks", function()
     for _, write in ipairs { "print 'x'", "io.write 'x\\n'",
-      "io.stdout:write 'x\\n'" } do
-      local result = ctl.run { program = "bash", "-c", [[
-        set -o pipefail
-        "$0" -e "$1" | head -1]], ctl.binary, url = server.url, ([[
+      "io.write 'x\\n' io.flush()" } do
+      local result = piped(([[
         local lock = require("rlock").open():lock "unread"
         assert(lock:lock())
         local closing <close> = setmetatable({}, { __close = function()
           %s
           lock:unlock()
         end })
-        while true do %s end]]):format(write, write) }
+        while true do %s end]]):format(write, write))
       assert.same({ 141, "x\n", "" },
         { result.status, result.out, result.err })
       assert.is_false(exists "unread")
     end
+  end)
+
+  it("does not keep a log callback from closing the clients", function()
+    local frozen = redis.start()
+    finally(function()
+      frozen:resume()
+      frozen:stop()
+    end)
+    local result = piped(([[
+      local rlock = require "rlock"
+      local function open(url, name)
+        local client = rlock.open { url = url, timeout = 1,
+          log = function(...) print(...) end }
+        assert(client:lock(name):lock())
+      end
+      for i = 1, 3 do
+        open(nil, "unread" .. i)
+        open("%s", "frozen" .. i)       -- told at the end: not released
+      end
+      os.execute "kill -STOP %d"
+      while true do print "x" end]]):format(frozen.url, frozen.pid))
+    assert.equal(141, result.status)
+    for i = 1, 3 do assert.is_false(exists("unread" .. i)) end
+  end)
+
+  it("matters to the program only: rlock may log to it", function()
+    local result = ctl.run { program = "bash", "-c", [[
+      set -o pipefail
+      { "$0" -e "$1" 2>&1 >&3 | true; } 3>&1]], ctl.binary, url = server.url,
+      [[for i = 1, 3 do io.stderr:write "x\n" require("rlock").sleep(0.1) end
+        print "done"]] }
+    assert.same({ 0, "done\n" }, { result.status, result.out })
+  end)
+
+  it("leaves errors of io.write to their callers", function()
+    local result = ctl.run { "-e", "io.write(nil)" }
+    assert.matches("%(command line%):1: bad argument #1 to 'write' %(string "
+      .. "expected, got nil%)", result.err)
   end)
 end)
 

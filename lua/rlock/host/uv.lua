@@ -46,6 +46,7 @@ local host = {
   has_gone = tasks.is_over,            -- a task itself waits for its jobs
   is_running = tasks.is_running,
   is_unwinding = tasks.is_unwinding,
+  is_finishing = tasks.is_finishing,
   is_unwind = unwind.is,
   revive = tasks.revive,
   run = tasks.run,

@@ -147,29 +147,37 @@ end
 
 -- Under lua, SIGPIPE ends such a program. We ignore SIGPIPE because of our
 -- sockets. Most programs ignore the result of a write, so without this their
--- loops would never end.
+-- loops would never end. rlock itself writes with methods of files: a message
+-- that nobody reads must not end the program.
+local stdout = io.type(io.stdout) and io.stdout
+local UNREAD = 141
 local plain_print, plain_write = print, io.write
-local files = getmetatable(io.stdout).__index
-local plain_method = files.write
-local EPIPE, UNREAD = 32, 141
 
-local function end_unread()
-  if not host.is_unwinding() then exit(UNREAD) end
+-- The error of a failed write stays with the file, also after a failed flush.
+local function end_if_unread()
+  if stdout and host.write_failure(stdout) == "unread"
+      and not host.is_unwinding() and not host.is_finishing() then
+    exit(UNREAD)
+  end
 end
 
 local function print_or_end(...)
   plain_print(...)
-  if host.write_failure(io.stdout) == "unread" then end_unread() end
+  end_if_unread()
 end
 
-local function written(ok, detail, number)
-  if not ok and number == EPIPE then end_unread() end
+local function write_or_end(...)
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if type(value) ~= "string" and type(value) ~= "number" then
+      error(("bad argument #%d to 'write' (string expected, got %s)"):format(i,
+        type(value)), 2)
+    end
+  end
+  local ok, detail, number = plain_write(...)
+  end_if_unread()
   return ok, detail, number
 end
-
-local function write(...) return written(plain_write(...)) end
-
-local function write_method(...) return written(plain_method(...)) end
 
 -- what is replaced ------------------------------------------------------------
 
@@ -187,7 +195,7 @@ end
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,
-  print = print_or_end, write = write, method = write_method,
+  print = print_or_end, write = write_or_end,
 }
 
 -- Replaces the global functions; returns the previous ones.
@@ -195,12 +203,10 @@ local function install(fns)
   local before = {
     exit = os.exit, assert = assert, resume = coroutine.resume,
     wrap = coroutine.wrap, print = print, write = io.write,
-    method = files.write,
   }
   os.exit, assert = fns.exit, fns.assert                 -- luacheck: ignore
   coroutine.resume, coroutine.wrap = fns.resume, fns.wrap -- luacheck: ignore
-  print, files.write = fns.print, fns.method             -- luacheck: ignore
-  io.write = fns.write                                   -- luacheck: ignore
+  print, io.write = fns.print, fns.write                 -- luacheck: ignore
   return before
 end
 
@@ -223,6 +229,7 @@ function shutdown.prepare(place)
     end)
   end
   host.on_interrupt(interrupt)
+  plain_print, plain_write = print, io.write
   local before = install(ours)
   return function()
     for _, handle in ipairs(handles) do handle:close() end

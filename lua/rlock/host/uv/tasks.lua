@@ -520,6 +520,9 @@ end
 --- Is a task running?
 function tasks.is_running() return current ~= nil end
 
+--- Has the program ended, and does it clean up?
+function tasks.is_finishing() return finishing end
+
 --- Is the running task being unwound?
 function tasks.is_unwinding()
   return current ~= nil and current.unwound == true

@@ -1,7 +1,5 @@
 --- One operation for many holds, see the back end contract. A renewal is one
---- sync of the session that all holds share. Only session:close and wind_down
---- release a batch. Both then end the ZooKeeper session, which deletes the
---- nodes of the holds.
+--- sync of the session that all holds share. Releases are sent concurrently.
 
 ---@class rlock.zookeeper.batch
 ---@field [integer] any
@@ -11,29 +9,61 @@
 local batch = {}
 batch.__index = batch
 
+local LATE = 0.1          -- seconds that a failure at the deadline may take
+
 --- Makes a table with these fields, and perhaps items, a batch.
 ---@param fields table as in redis/batch.lua; and `server`
 function batch.new(fields) return setmetatable(fields, batch) end
+
+-- Calls fn(item, lease, want) for the items that are still in the batch.
+local function each(self, now, fn)
+  local sender = self.sender
+  for i = 1, #self do
+    local item = self[i]
+    if item and sender.is_in(self, item) then
+      local lease, want = sender.words(item, now, self)
+      if lease then fn(item, lease, want) end
+    end
+  end
+end
 
 local function renew(self, now, deadline)
   local server, sender = self.server, self.sender
   local ok, _, detail, sent = server:sync(deadline)
   if not ok then return self:fail(nil, tostring(detail)) end
   self.round_trip = server.host.now() - sent
-  for i = 1, #self do
-    local item = self[i]
-    local lease = sender.words(item, now, self)
-    if lease then
-      sender.answered(item, tonumber(lease), item.lock.record.target:renew(
-        item.owner_name, sent, tonumber(lease)), sent)
-    end
-  end
+  each(self, now, function(item, lease)
+    sender.answered(item, tonumber(lease), item.lock.record.target:renew(
+      item.owner_name, sent, tonumber(lease)), sent)
+  end)
 end
 
--- The session can only be ended through a connection.
-local function release(self, _, deadline)
-  local ok, _, detail = self.server.connection:reach(deadline)
-  if not ok then self:fail(nil, tostring(detail)) end
+-- Sends a release for each item, and waits for all.
+local function release(self, now, deadline)
+  local host, sender = self.server.host, self.sender
+  local left, all = 1, host.event()
+  local function ended()
+    left = left - 1
+    if left == 0 then all:set() end
+  end
+  local function one(item, lease, want)
+    local reply, _, detail = item.lock.record.target:run("release", deadline,
+      now, item.owner_name, lease, want)
+    if sender.is_in(self, item) then
+      if reply then
+        sender.answered(item, tonumber(lease), reply, now)
+      else
+        sender.failed(item, tostring(detail), false)
+      end
+    end
+    ended()
+  end
+  each(self, now, function(item, lease, want)
+    left = left + 1
+    if not host.daemon(one, item, lease, want) then one(item, lease, want) end
+  end)
+  ended()
+  all:pause(deadline + LATE - host.now())
 end
 
 --- Sends the batch, and reports the outcomes. May wait.
@@ -48,7 +78,7 @@ end
 function batch:fail(_, detail)
   for i = 1, #self do
     local item = self[i]
-    if self.sender.is_in(self, item) then
+    if item and self.sender.is_in(self, item) then
       self.sender.failed(item, detail, false)
     end
   end

@@ -216,10 +216,13 @@ local function watch(self, ahead, deadline)
 end
 
 -- Asks for the id of the transaction that made our node, after a lost reply.
+-- Returns nil, "cancelled" and the value to raise if the task is cancelled.
 local function ask_created(self, deadline)
-  local err, its = self.connection:post(ops.exists,
+  local err, its, detail = self.connection:post(ops.exists,
     codec.read(self:path())):wait(deadline)
   if err == 0 then self.created = its:stat().created end
+  if err or its ~= "cancelled" then return true end
+  return nil, its, detail
 end
 
 --- Is its gate one of a session that has ended?
@@ -265,7 +268,8 @@ function place:ask(deadline, is_try)
     elseif names and not ahead then
       unwatch(self)
       if self.created then return true end
-      ask_created(self, deadline)             -- then lists the queue again
+      ok, code, detail = ask_created(self, deadline)
+      if not ok then return nil, code, detail end   -- else lists again
     elseif names and is_try then
       return false
     elseif names then

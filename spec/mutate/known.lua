@@ -339,6 +339,11 @@ return {
   ["lua/rlock/lock/lock.lua"] = {
     { "lock:take", "if to true, 2 of 7",
       "joins the waiters before it is known to be necessary" },
+    { "lock:state_for", ">= to >", INSTANT },
+  },
+  ["lua/rlock/redis/slot.lua"] = {
+    { "file", "swap arguments, 2 of 2", "xor is symmetric", equal = true },
+    { "crc16", "swap arguments, 1 of 2", "xor is symmetric", equal = true },
   },
   ["lua/rlock/lock/waiting.lua"] = {
     { "file", "1 to 2, 2 of 2", TUNING },

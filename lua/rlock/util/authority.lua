@@ -108,7 +108,7 @@ end
 --- Formats what `host` returns.
 function authority.host_port(at)
   local host = authority.encode(at.host)
-  if at.host:find(":", 1, true) then host = "[" .. at.host .. "]" end
+  if at.host:find ":" then host = "[" .. at.host .. "]" end
   return ("%s:%d"):format(host, at.port)
 end
 

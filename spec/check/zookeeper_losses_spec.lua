@@ -33,8 +33,8 @@ local function disconnect(self, link, seconds)
   link:leave "a test"
 end
 
--- Calls fn(send) instead of sending the next request of a sort, which send()
--- does.
+-- Intercepts the next request of this operation: calls fn(send), and send()
+-- sends it.
 local function instead(link, op, fn)
   function link.post(its, kind, ...)
     local words = table.pack(...)

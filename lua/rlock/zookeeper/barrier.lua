@@ -517,7 +517,7 @@ function run.leave(self, deadline, now, _, _, _, more)
     or UNKNOWN, self.round }
 end
 
--- Ends a membership whose task has ended.
+-- Ends a membership when its client is closed or its task has ended.
 function run.release(self, deadline, now, id, ...)
   local entry = self:held_by(id)
   if entry then give_up(self, entry.place.node, deadline) end

@@ -216,13 +216,13 @@ local function watch(self, ahead, deadline)
 end
 
 -- Asks for the id of the transaction that made our node, after a lost reply.
--- Returns nil, "cancelled" and the value to raise if the task is cancelled.
+-- Returns what nodes.answer returns.
 local function ask_created(self, deadline)
-  local err, its, detail = self.connection:post(ops.exists,
-    codec.read(self:path())):wait(deadline)
+  local path = self:path()
+  local err, its, detail = nodes.answer(
+    self.connection:post(ops.exists, codec.read(path)), deadline, path)
   if err == 0 then self.created = its:stat().created end
-  if err or its ~= "cancelled" then return true end
-  return nil, its, detail
+  return err, its, detail
 end
 
 --- Is its gate one of a session that has ended?
@@ -268,8 +268,9 @@ function place:ask(deadline, is_try)
     elseif names and not ahead then
       unwatch(self)
       if self.created then return true end
-      ok, code, detail = ask_created(self, deadline)
-      if not ok then return nil, code, detail end   -- else lists again
+      local err
+      err, code, detail = ask_created(self, deadline)
+      if err == nil then return nil, code, detail end   -- else lists again
     elseif names and is_try then
       return false
     elseif names then

@@ -151,7 +151,8 @@ end
 -- that nobody reads must not end the program.
 local stdout = io.type(io.stdout) and io.stdout
 local UNREAD = 141
-local plain_print, plain_write = print, io.write
+---@type function, function
+local plain_print, plain_write           -- set by prepare
 
 -- The error of a failed write stays with the file, also after a failed flush.
 local function end_if_unread()
@@ -229,8 +230,8 @@ function shutdown.prepare(place)
     end)
   end
   host.on_interrupt(interrupt)
-  plain_print, plain_write = print, io.write
   local before = install(ours)
+  plain_print, plain_write = before.print, before.write
   return function()
     for _, handle in ipairs(handles) do handle:close() end
     host.on_interrupt(nil)

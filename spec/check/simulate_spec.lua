@@ -132,6 +132,7 @@ describe("simulated clients", function()
       [1795592308658] = "replicas", [1795592220464] = "cluster",
       [1795594075457] = "calm", [1795801386455] = "replicas",
       [1795801387434] = "replicas", [1795815986242] = "sentinel",
+      [1795820872333] = "zookeeper",
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end

@@ -136,6 +136,7 @@ describe("simulated clients", function()
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end
+    assert.same({}, faults_of(1795823429192, {}))
   end)
 
   it("enter and leave double barriers together", function()

@@ -530,8 +530,9 @@ function requests.released(self, left, seconds, reply, code, detail,
     self:clear()
     return true
   elseif verdict == "kept" and want > 0 then
-    -- The loss may have been reported while the request was in flight.
-    if self.state == "lost" then return lost(self) end
+    -- The leases of the other holds may have ended while the request was in
+    -- flight, and the loss is reported. This hold lasted until its release.
+    if self.state == "lost" then return true end
     return kept(self, sent, seconds)
   elseif verdict == "lost" and may_be_applied and left > 0 and want == 0 then
     -- The release was retried while the hold was still valid, and the first

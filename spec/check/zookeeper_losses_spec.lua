@@ -339,6 +339,65 @@ describe("a waiter on ZooKeeper", function()
     end)
 end)
 
+describe("a request on ZooKeeper", function()
+  on_stage("makes no node after another task has given it up",
+    function(self, own, link)
+      local target, now = own:lock("a").record.target, self.host.now()
+      local left
+      instead(link, ops.create_container, function(send)
+        left = self.host.spawn(function()
+          return target:run("leave", now + 1, now, "owner")
+        end)
+        return send()
+      end)
+      assert.equal("busy",
+        target:run("acquire", now + 1, now, "owner", "9000", "1")[1])
+      assert.same({ "left" }, left:join())
+      assert.same({}, nodes_of(self))
+    end)
+end)
+
+describe("a writer on ZooKeeper that reads, too,", function()
+  -- Reads after the node of the writer is gone and another writer has the lock.
+  local function read_late(self, own, link, state, lose)
+    local pair, other = own:read_write_lock "p", self.open()
+    local write, read = pair:write_lock(), pair:read_lock()
+    local theirs = other:read_write_lock("p"):write_lock()
+    assert(write:lock())
+    local task = self.host.spawn(function()
+      assert(theirs:lock())
+      self.host.sleep(2)
+      return theirs:unlock()
+    end)
+    self.host.sleep(0.05)
+    instead(link, ops.create2, function(send)
+      lose(pair)
+      while not theirs:is_locked() do self.host.sleep(0.001) end
+      return send()
+    end)
+    assert.equal("busy", select(2, read:try_lock()))
+    self.host.sleep(0.01)
+    assert.equal(state, write:state())
+    assert.is_true(task:join())
+    assert.same({}, nodes_of(self))
+  end
+
+  on_stage("is no reader if its node was deleted", function(self, own, link)
+    read_late(self, own, link, "lost", function()
+      local tree = self.ensemble:newest().tree
+      for _, path in ipairs(tree:ephemerals(link.session.id)) do
+        self.ensemble:delete(path)
+      end
+    end)
+  end)
+
+  on_stage("is no reader if it has unlocked", function(self, own, link)
+    read_late(self, own, link, "free", function(pair)
+      assert(pair:write_lock():unlock())
+    end)
+  end)
+end)
+
 describe("a member of a double barrier on ZooKeeper", function()
   -- Two members enter, each in a task that ends then.
   local function enter(self, ...)

@@ -503,8 +503,13 @@ local function must_lock(task, thing, seconds)
   if thing.kind == "election" then return must_lead(task, thing, seconds) end
   local lock, mode, pair = handle(task, thing)
   task.style, task.began = "at the end", task.host.universe.now
-  local options = { wait = seconds }
-  local ok, code, detail = lock_it(task, thing, lock, options)
+  local ends = task.began + seconds
+  local ok, code, detail = lock_it(task, thing, lock, { wait = seconds })
+  if code == "refused" then
+    -- A reader whose unlock has failed during the faults keeps its lease.
+    task.host.sleep(0.1)
+    return must_lock(task, thing, ends - task.host.universe.now)
+  end
   if not ok then return nil, code, detail end
   if task.reads_on then
     return read_on(task, thing, lock, pair:read_lock())
@@ -516,8 +521,7 @@ local function must_lock(task, thing, seconds)
   ok, code, detail = unlocked(holder, lock.unlock, lock)
   if code == "lost" and left < SURE then
     -- A session that was last confirmed during the faults gives such a hold.
-    return must_lock(task, thing, options.wait + task.began
-      - task.host.universe.now)
+    return must_lock(task, thing, ends - task.host.universe.now)
   end
   -- The retry of a break_lock that was sent during the faults may have broken
   -- this hold.

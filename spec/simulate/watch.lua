@@ -21,12 +21,13 @@ local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
 local EXPIRED = 2         -- the same after a lease that has ended: the busy
                           -- reply's time, and the spread of the waiters
 local POLL = 6            -- seconds of a poll and a round trip, with drift
-local LATE = 0.5          -- seconds by which a renewal may be late: four round
-                          -- trips on a slow route, for scripts, TIME and itself
+local LATE = 0.65         -- seconds by which a renewal may be late: five round
+                          -- trips on a slow route, for scripts, TIME, an inner
+                          -- unlock and itself
 local AWAY = 1            -- seconds out of reach: a lease without the last
                           -- attempt, and the pause before it
 
-local abs, huge, max = math.abs, math.huge, math.max
+local abs, huge, max, min = math.abs, math.huge, math.max, math.min
 
 -- what servers have -----------------------------------------------------------
 
@@ -138,7 +139,8 @@ end
 local function check_owner(owner, self, server, thing, key, seen)
   local now = self.universe.now
   local given = server.granted[key] and server.granted[key][owner]
-  if not given or self.excused[owner] or now > given.ends - SLACK
+  if not given or self.excused[owner]
+      or now > min(given.ends, given.counted) - SLACK
       or has_holder(thing, owner) or may_be_wanted(self, given) then
     return
   end
@@ -150,7 +152,9 @@ local function check_owner(owner, self, server, thing, key, seen)
     return
   end
   seen[owner] = before or now
-  if now - seen[owner] >= (self.is_calm and UNKNOWN or UNKNOWN_THEN) then
+  local limit = self.is_calm and UNKNOWN or UNKNOWN_THEN
+  if not watch.is_sealed(self, server) then limit = limit + DOUBT end
+  if now - seen[owner] >= limit then
     self.excused[owner] = true
     self.oracle:fault("orphan", "%s is held by %s of %s, which does not know "
       .. "it", key, printable(owner), process.host.label)
@@ -454,11 +458,13 @@ local function remember(list, key)
   return list[key]
 end
 
--- An owner has it until then, at least.
+-- An owner has it until then, at least. The client counts on that, and not on
+-- what an inner unlock adds to it.
 local function extend(self, server, key, owner, ms)
   local given = server.granted[key] and server.granted[key][owner]
   if not given then return end
-  given.till = max(given.till or 0, self.universe.now + ms / 1000)
+  given.counted = self.universe.now + ms / 1000
+  given.till = max(given.till or 0, given.counted)
 end
 
 -- What is kept has a new lease; the key of a lost one may remain. An owner that

@@ -13,6 +13,7 @@
 ---             is watched instead of a node
 ---   gate      another place, which must be first in its own queue before this
 ---             one may have a node
+---   is_over   its entry was dropped: `ask` makes no node any more
 ---
 --- The uuid is made before the node. So if the reply to a create is lost, the
 --- list of nodes tells whether it was made. A `sync` precedes this list: the
@@ -30,6 +31,7 @@ local nodes = require "rlock.zookeeper.nodes"
 ---@field watching table?
 ---@field gate? table
 ---@field most? integer
+---@field is_over? boolean
 local place = {}
 place.__index = place
 
@@ -231,7 +233,8 @@ function place:is_shut_out()
 end
 
 --- Checks whether it is our turn; makes our node if there is none. Retries
---- until the deadline, or until the gate needs a new check, see `is_shut_out`.
+--- until the deadline, or until the gate needs a new check, see `is_shut_out`,
+--- or another task drops its entry.
 ---@param deadline number by host.now()
 ---@param is_try? boolean do not watch the node ahead
 ---@return boolean? # whether nothing is ahead
@@ -243,11 +246,12 @@ function place:ask(deadline, is_try)
   while true do
     local ok, code, detail = connection:reach(deadline)
     if not ok then return nil, code, detail end
-    if self:is_shut_out() then return false end
+    if self.is_over or self:is_shut_out() then return false end
     if self.epoch ~= connection.epoch then renew(self) end
     local names
     names, code, detail = look(self, deadline)
     if names == nil then return nil, code, detail end
+    if self.is_over then return false end
     if names and self.number > LAST then
       return nil, "refused", ("the numbers below %s are nearly used up: delete "
         .. "that node, or use another name"):format(self.parent)

@@ -7,6 +7,7 @@
 ---   want      its count of holds
 ---   token     the id of the transaction that made the node
 ---   deadline  when its lease ends, by host.now(); then the node is deleted
+---   writer    the owner's entry whose place it shares, see `new_entry`
 --- A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
@@ -116,7 +117,7 @@ local function new_entry(self, owner)
     entry.place.gate, entry.place.most = entry.gate, policy.most
   else
     entry.place = self:new_place("", policy.queue, shown, channel)
-    entry.place.beside = writer and writer.place
+    entry.place.beside, entry.writer = writer and writer.place, writer
   end
   self.entries[owner] = entry
   server.entries[entry] = true
@@ -128,6 +129,8 @@ function target:forget(entry)
   local server = self.server
   server.leases:remove(entry)
   server.entries[entry], entry.is_held = nil, false
+  entry.place.is_over = true
+  if entry.gate then entry.gate.is_over = true end
   if self.entries[entry.owner] == entry then self.entries[entry.owner] = nil end
 end
 
@@ -222,6 +225,15 @@ local function make_sure(self, deadline)
   return server:sync(deadline)
 end
 
+-- A reader has the number of its writer only as long as the writer's node is
+-- there. If that was deleted first, another writer may hold the lock.
+local function is_beside(self, entry, deadline)
+  local writer = entry.writer
+  if not writer then return true end
+  if hold_at_peer(self, entry.owner) ~= writer then return false end
+  return self.server:is_there(writer, deadline)
+end
+
 local function granted(self, entry, ms, want)
   local sent = entry.place.sent
   entry.is_held, entry.want = true, want
@@ -260,6 +272,11 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
     is_first, code, detail = ask_turn(entry, deadline, is_try)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
+  if is_first then is_first, code, detail = is_beside(self, entry, deadline) end
+  if is_first == false and entry.writer then
+    self.server:leave_later(entry)
+    return { "busy", 0 }
+  end
   if is_first and self.entries[owner] == entry
       and entry.place.epoch == self.server.connection.epoch then
     return granted(self, entry, ms, want)

@@ -623,8 +623,9 @@ local function are_excused(self, server, channel)
   return entry ~= nil
 end
 
+-- A process that is killed leaves its places, and what it has announced.
 local function is_lasting(self, server, key)
-  if is_queue(key) then return not self.is_calm end
+  if is_queue(key) or key:find "^rlock_waits" then return not self.is_calm end
   local channel = key:match "^(.*):wait[a-z]+$"
   if channel and are_excused(self, server, channel) then return true end
   for _, pattern in ipairs(LASTING) do

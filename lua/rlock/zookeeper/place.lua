@@ -8,6 +8,7 @@
 ---   number    its place in the order
 ---   created   the id of the transaction that made it
 ---   beside    another place, whose number the node shares, see target.lua
+---   is_alone  the node of `beside` was not in the last list of the queue
 ---   ahead     the node that is watched: nothing to do until it changes
 ---   most      how many nodes may be in the queue, in any order; then the queue
 ---             is watched instead of a node
@@ -31,7 +32,9 @@ local nodes = require "rlock.zookeeper.nodes"
 ---@field watching table?
 ---@field gate? table
 ---@field most? integer
+---@field beside? any
 ---@field is_over? boolean
+---@field is_alone? boolean
 local place = {}
 place.__index = place
 
@@ -114,6 +117,13 @@ local function find(self, names)
       return true
     end
   end
+end
+
+local function is_in(names, node)
+  for _, name in ipairs(names) do
+    if name == node then return true end
+  end
+  return false
 end
 
 --- The nearest node before ours that it waits for; nil: none.
@@ -258,6 +268,8 @@ function place:ask(deadline, is_try)
     end
     local ahead, is_there, other
     if names then ahead, is_there, other = survey(self, names) end
+    local beside = self.beside
+    if names and beside then self.is_alone = not is_in(names, beside.node) end
     if other then
       return nil, "refused", ("%s has nodes of another kind of lock (%s)")
         :format(self.parent, other)

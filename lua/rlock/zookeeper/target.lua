@@ -231,7 +231,7 @@ local function is_beside(self, entry, deadline)
   local writer = entry.writer
   if not writer then return true end
   if hold_at_peer(self, entry.owner) ~= writer then return false end
-  return self.server:is_there(writer, deadline)
+  return not entry.place.is_alone or self.server:is_there(writer, deadline)
 end
 
 local function granted(self, entry, ms, want)

@@ -497,7 +497,7 @@ end
 
 --- Must get it, in time: nothing is broken any more. Holds it for the seconds
 --- task.stay; as a writer that reads on, then for task.reads_on.
----@return any # what lock:lock returned
+---@return any # true, or nil, code, detail of the last lock or unlock
 local function must_lock(task, thing, seconds)
   local _ <close> = asking(task, { thing })
   if thing.kind == "election" then return must_lead(task, thing, seconds) end
@@ -506,7 +506,8 @@ local function must_lock(task, thing, seconds)
   local ends = task.began + seconds
   local ok, code, detail = lock_it(task, thing, lock, { wait = seconds })
   if code == "refused" then
-    -- A reader whose unlock has failed during the faults keeps its lease.
+    -- An upgrade: a read hold whose unlock failed during the faults lasts
+    -- until its lease ends.
     task.host.sleep(0.1)
     return must_lock(task, thing, ends - task.host.universe.now)
   end
@@ -520,7 +521,8 @@ local function must_lock(task, thing, seconds)
   task.host.sleep(task.stay or 0.001)
   ok, code, detail = unlocked(holder, lock.unlock, lock)
   if code == "lost" and left < SURE then
-    -- A session that was last confirmed during the faults gives such a hold.
+    -- The session was last confirmed during the faults, so the hold was valid
+    -- only briefly.
     return must_lock(task, thing, ends - task.host.universe.now)
   end
   -- The retry of a break_lock that was sent during the faults may have broken

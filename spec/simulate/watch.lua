@@ -134,8 +134,9 @@ local function may_be_wanted(self, given)
   return not self.is_calm and not given.is_late
 end
 
--- A hold of which no client knows must be released, which its client tries
--- until the lease has ended.
+-- A client must release a hold that it does not know. It tries until the lease
+-- ends, by its own knowledge. Without sealing, it first waits until its former
+-- request has expired.
 local function check_owner(owner, self, server, thing, key, seen)
   local now = self.universe.now
   local given = server.granted[key] and server.granted[key][owner]
@@ -458,8 +459,8 @@ local function remember(list, key)
   return list[key]
 end
 
--- An owner has it until then, at least. The client counts on that, and not on
--- what an inner unlock adds to it.
+-- Records a lease: the owner has the lock at least until it ends (`till`). The
+-- client relies on that end (`counted`), not on one that an inner unlock sets.
 local function extend(self, server, key, owner, ms)
   local given = server.granted[key] and server.granted[key][owner]
   if not given then return end

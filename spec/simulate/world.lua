@@ -623,7 +623,8 @@ local function are_excused(self, server, channel)
   return entry ~= nil
 end
 
--- A process that is killed leaves its places, and what it has announced.
+-- A killed process leaves its places in queues and its announced waits, until
+-- they expire. No process is killed in a calm run.
 local function is_lasting(self, server, key)
   if is_queue(key) or key:find "^rlock_waits" then return not self.is_calm end
   local channel = key:match "^(.*):wait[a-z]+$"

@@ -530,8 +530,8 @@ function requests.released(self, left, seconds, reply, code, detail,
     self:clear()
     return true
   elseif verdict == "kept" and want > 0 then
-    -- The leases of the other holds may have ended while the request was in
-    -- flight, and the loss is reported. This hold lasted until its release.
+    -- The leases of the outer holds may end while the request is in flight. The
+    -- watchdog has reported that loss. The server kept this hold until now.
     if self.state == "lost" then return true end
     return kept(self, sent, seconds)
   elseif verdict == "lost" and may_be_applied and left > 0 and want == 0 then

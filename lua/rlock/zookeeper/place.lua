@@ -14,7 +14,7 @@
 ---             is watched instead of a node
 ---   gate      another place, which must be first in its own queue before this
 ---             one may have a node
----   is_over   its entry was dropped: `ask` makes no node any more
+---   is_over   its entry was dropped, so `ask` makes no further node
 ---
 --- The uuid is made before the node. So if the reply to a create is lost, the
 --- list of nodes tells whether it was made. A `sync` precedes this list: the
@@ -243,8 +243,8 @@ function place:is_shut_out()
 end
 
 --- Checks whether it is our turn; makes our node if there is none. Retries
---- until the deadline, or until the gate needs a new check, see `is_shut_out`,
---- or another task drops its entry.
+--- until the deadline. Returns false early if the gate needs a new check (see
+--- `is_shut_out`) or another task has dropped the entry.
 ---@param deadline number by host.now()
 ---@param is_try? boolean do not watch the node ahead
 ---@return boolean? # whether nothing is ahead

@@ -7,7 +7,8 @@
 ---   want      its count of holds
 ---   token     the id of the transaction that made the node
 ---   deadline  when its lease ends, by host.now(); then the node is deleted
----   writer    the owner's entry whose place it shares, see `new_entry`
+---   writer    for a reader: its owner's entry as the writer, whose number its
+---             node takes; see `new_entry`
 --- A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
@@ -225,8 +226,9 @@ local function make_sure(self, deadline)
   return server:sync(deadline)
 end
 
--- A reader has the number of its writer only as long as the writer's node is
--- there. If that was deleted first, another writer may hold the lock.
+-- The number of the writer protects a reader only if the writer still held the
+-- lock when the reader's node was made. Otherwise another writer may hold it.
+-- If the list lacks the writer's node, `is_there` also reports its loss.
 local function is_beside(self, entry, deadline)
   local writer = entry.writer
   if not writer then return true end

@@ -5,7 +5,7 @@ local codec = require "rlock.zookeeper.codec"
 local stage = require "spec.simulate.zookeeper.stage"
 
 local ops = codec.ops
-local NO_AUTH = -102
+local NO_AUTH, BUSY = -102, -127
 local LATE = 0.0007                     -- seconds; executed, no reply yet
 
 -- A test with a connected client: fn(self, client, its connection).
@@ -321,6 +321,20 @@ describe("a waiter on ZooKeeper", function()
       assert.equal(2, semaphore:available())
     end)
 
+  on_stage("gets no permits if the session ends and no server answers",
+    function(self)
+      local its, link
+      its = self.open { log = function(_, event)
+        if event ~= "acquired" then return end
+        disconnect(self, link, 30)
+        self.host.sleep(9)
+      end }
+      link = its.session.server.connection
+      local semaphore = its:semaphore "s"
+      assert(semaphore:set(2))
+      assert.equal("closed", select(2, semaphore:acquire(2)))
+    end)
+
   -- The servers are down for so long that the client begins a new session; but
   -- they give each old one its full timeout again.
   on_stage("does not rely on the node of an earlier session",
@@ -354,6 +368,118 @@ describe("a request on ZooKeeper", function()
         target:run("acquire", now + 1, now, "owner", "9000", "1")[1])
       assert.same({ "left" }, left:join())
       assert.same({}, nodes_of(self))
+    end)
+end)
+
+describe("a node on ZooKeeper whose creation is in doubt", function()
+  on_stage("is deleted although a server cannot list the queue",
+    function(self, own, link)
+      local lock = own:lock "a"
+      assert(lock:lock() and lock:unlock())      -- its parent exists
+      local target, now = lock.record.target, self.host.now()
+      instead(link, ops.create2, function(send)
+        self.universe:after(LATE, function() link:leave "a test" end)
+        return send()
+      end)
+      assert.is_nil(target:run("acquire", now + 0.0005, now, "owner", "9000",
+        "1"))
+      self.host.sleep(0.3)
+      assert.equal(1, #nodes_of(self))
+      local on_request, was_busy = self.ensemble.on_request, false
+      function self.ensemble.on_request(server, item)
+        if item.op == ops.children and not was_busy then
+          was_busy, item.err, item.body = true, BUSY, ""
+        end
+        return on_request(server, item)
+      end
+      now = self.host.now()
+      assert.same({ "left" }, target:run("leave", now + 5, now, "owner"))
+      assert.is_true(was_busy)
+      assert.same({ 1, {} }, { link.epoch, nodes_of(self) })
+    end)
+end)
+
+describe("a session of ZooKeeper that is resumed", function()
+  on_stage("after it was ended is not continued", function(self, own, link)
+    assert(own:lock("a"):lock { lease = 0.3 })
+    local on_session = self.ensemble.on_session
+    disconnect(self, link, 0.5)         -- the node cannot be deleted yet
+    self.host.sleep(0.4)
+    function self.ensemble.on_session(...)       -- the welcome is on its way
+      self.ensemble.on_session = on_session
+      self.host.spawn(function() own.session:wind_down() end)
+      return on_session(...)
+    end
+    self.host.sleep(1)
+    assert(self.open():lock("a"):lock { wait = 20 })
+  end)
+
+  on_stage("has one watch for each hold", function(self, own, link)
+    local lock = own:lock "a"
+    assert(lock:lock())
+    link:leave "a test"                 -- the new hold is not watched yet
+    self.host.sleep(0.5)
+    local count = 0
+    for _, list in pairs(link.watches) do count = count + #list end
+    assert.equal(1, count)
+    self.ensemble:delete(nodes_of(self)[1])
+    self.host.sleep(0.1)
+    assert.equal("lost", lock:state())
+  end)
+end)
+
+describe("a lost hold on ZooKeeper", function()
+  on_stage("leaves no watch", function(self, own, link)
+    local lock = own:lock "a"
+    assert(lock:lock())
+    self.ensemble:delete(nodes_of(self)[1])      -- before it is watched
+    self.host.sleep(0.3)
+    assert.equal("lost", lock:state())
+    assert.is_nil(next(link.watches))
+  end)
+end)
+
+describe("waiters for a mutex on ZooKeeper", function()
+  on_stage("do not wait for each other if a node of their queue is deleted",
+    function(self, own, link)
+      local mutex, count = self.open():mutex "m", 0
+      assert(mutex:lock())
+      local function use(its)
+        assert(its:mutex("m"):lock { wait = 20 })
+        count = count + 1
+        assert(its:mutex("m"):unlock())
+      end
+      local one = self.host.spawn(use, own)
+      self.host.sleep(0.1)
+      for _, path in ipairs(nodes_of(self, link)) do
+        if path:find "/locks/" then self.ensemble:delete(path) end
+      end
+      local two = self.host.spawn(use, self.open())
+      self.host.sleep(0.5)
+      assert(mutex:unlock())
+      one:join()
+      two:join()
+      assert.equal(2, count)
+    end)
+end)
+
+describe("a reader on ZooKeeper", function()
+  on_stage("that waited before its owner got the write lock gets it, too",
+    function(self, own)
+      local other = self.open():read_write_lock("p"):write_lock()
+      local pair = own:read_write_lock("p", { owner = "it" })
+      assert(other:lock())
+      local writes = self.host.spawn(function()
+        return pair:write_lock():lock { wait = 10 }
+      end)
+      self.host.sleep(0.1)
+      local reads = self.host.spawn(function()
+        return pair:read_lock():lock { wait = 20 }
+      end)
+      self.host.sleep(0.1)
+      assert(other:unlock())
+      assert(writes:join())
+      assert(reads:join())
     end)
 end)
 

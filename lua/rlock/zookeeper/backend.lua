@@ -134,13 +134,18 @@ end
 local function watch(self, entry)
   local path, epoch = entry.place:path(), entry.place.epoch
   local link = self.connection
-  link:watch(path, function(is_deleted)
+  if entry.watched == link.link then return end
+  entry.watched = link.link
+  local function on_change(is_deleted)
+    entry.watched = nil
     if entry.is_held and entry.place.epoch == epoch then
       if is_deleted then return broken(self, entry) end
       watch(self, entry)
     end
-  end)
+  end
+  link:watch(path, on_change)
   link:post(codec.ops.get, codec.read(path, true), function(call)
+    if call.err == errors.NO_NODE then link:unwatch(path, on_change) end
     if call.err == errors.NO_NODE and entry.place.epoch == epoch then
       broken(self, entry)
     elseif call.err == 0 and entry.heard then

@@ -293,12 +293,18 @@ local function greet(self, link, deadline)
   if self.timeout and sent > self.validity.heard + PAST * self.timeout then
     end_session(self, "the session has expired, because no server was in reach")
   end
+  local asked = self.session
   link.frames:send(codec.hello {
     id = self.session.id, password = self.session.password, seen = self.seen,
     timeout = ceil(self.options.watchdog * 1000),
   })
   local ok, code, detail = await(self, link, deadline, "first")
   if not ok then return nil, code, detail end
+  if self.session ~= asked then         -- `rest` has ended it
+    detail = link.where .. ": the session was ended meanwhile"
+    drop(self, link, detail)
+    return nil, "connect", detail
+  end
   ---@type any
   local session = codec.welcome(link.first)
   local has_none = session and session.timeout == 0

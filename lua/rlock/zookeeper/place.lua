@@ -332,6 +332,10 @@ local function delete(self, deadline)
     local err, its, detail = connection:post(ops.children,
       codec.read(self.parent)):wait(deadline)
     if not err then return nil, its, detail end
+    if err ~= 0 and err ~= errors.NO_NODE then
+      return nil, errors.of(err).ends and "closed" or "zookeeper",
+        errors.says(err, self.parent)
+    end
     if not self.node then
       self.is_in_doubt = nil
       if err ~= 0 or not find(self, its:texts()) then return false end

@@ -76,11 +76,11 @@ end
 
 -- Are all permits of the current session? It may have ended in between.
 local function is_whole(self)
-  local epoch = self.record.target.server.connection.epoch
+  local link = self.record.target.server.connection
   for _, entry in ipairs(self.entries) do
-    if entry.place.epoch ~= epoch then return false end
+    if entry.place.epoch ~= link.epoch then return false end
   end
-  return true
+  return link.validity.ends > self.counter.session.host.now()
 end
 
 local function finish(self, is_held)

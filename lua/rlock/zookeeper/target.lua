@@ -9,6 +9,7 @@
 ---   deadline  when its lease ends, by host.now(); then the node is deleted
 ---   writer    for a reader: its owner's entry as the writer, whose number its
 ---             node takes; see `new_entry`
+---   is_stale  another waiter has overtaken it, although it has its node
 --- A renewal sends nothing for an entry: it moves this deadline.
 
 local codec = require "rlock.zookeeper.codec"
@@ -172,6 +173,10 @@ local function ask_turn(entry, deadline, is_try)
   local gate = entry.gate
   if gate then
     local is_first, code, detail = target.ask_gate(entry, deadline, is_try)
+    -- The node of the gate was deleted after the gate had opened. The waiter
+    -- that is first now waits for the other node of this entry.
+    entry.is_stale = is_first == false and entry.place.node
+      and entry.place.epoch == gate.epoch
     if not is_first then return is_first, code, detail end
   end
   local is_first, code, detail = entry.place:ask(deadline, is_try)
@@ -266,6 +271,11 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
     return { "refused",
       "upgrade: this owner reads, and a writer waits for all readers" }
   end
+  if entry and self.policy.is_shared
+      and hold_at_peer(self, owner) ~= entry.writer then
+    self.server:leave_later(entry)      -- it began before the writer's hold
+    entry = nil
+  end
   entry = entry or new_entry(self, owner)
   if is_waiting(entry) then return { "busy", UNKNOWN } end
   local is_try = request and request.wait_ms == 0
@@ -275,7 +285,7 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
   if is_first then is_first, code, detail = is_beside(self, entry, deadline) end
-  if is_first == false and entry.writer then
+  if is_first == false and (entry.writer or entry.is_stale) then
     self.server:leave_later(entry)
     return { "busy", 0 }
   end

@@ -53,6 +53,7 @@ local function holder_of(task, thing, lock, mode)
   if zookeeper then node, session = zookeeper:given(thing, lock, granted) end
   return setmetatable({
     node = node, session = session,
+    is_forgiven = node and zookeeper:may_be_unaware(node),
     world = task.world, thing = thing, label = task.label, host = host,
     party = lock.owner and lock.owner.name or task.label, mode = mode,
     style = task.style,

@@ -28,6 +28,7 @@ function scene.new(world, random)
     world = world, name = "zookeeper", granted = {}, seen = 0,
     chroot = random() < 0.5 and "/app" or "",
     owners = {},                        -- ephemeral node -> session
+    broken = {},                        -- node -> when somebody else deleted it
     hosts = {},                         -- session -> process
   }, scene)
   self.ensemble = ensembles.new(world.network, {
@@ -68,6 +69,13 @@ function scene:given(thing, lock, granted)
   if entry and entry.place.node then
     return entry.place:path(), target.server.connection.session.id
   end
+end
+
+--- May a client not have heard yet that somebody else deleted its node? Until
+--- then it grants its owner further holds.
+function scene:may_be_unaware(node)
+  local at = self.broken[node]
+  return at ~= nil and self.world.universe.now < at + self.world.lease
 end
 
 -- How many entries of clients that run satisfy is_it(entry).
@@ -152,6 +160,7 @@ end
 -- Somebody else has deleted a node.
 local function broken(self, path)
   local thing, lost = thing_of(self, path), {}
+  self.broken[path] = self.world.universe.now
   for _, holder in ipairs(thing and thing.holders or {}) do
     if holder.node == path then lost[#lost + 1] = holder end
   end

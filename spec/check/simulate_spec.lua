@@ -136,7 +136,7 @@ describe("simulated clients", function()
       [1795827594136] = "zookeeper", [1795823851073] = "zookeeper",
       [1795823852254] = "zookeeper",
       [1795823851557] = "calm", [1795823851816] = "calm",
-      [1795823852257] = "calm",
+      [1795823852257] = "calm", [1795830481334] = "calm",
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end

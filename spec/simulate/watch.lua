@@ -275,9 +275,17 @@ local function check_waiter(self, server, thing, user, since, how)
     user.label, thing.name, how or "free", now - since)
 end
 
+-- Does a writer wait in the queue of a fair lock? It may be that of a
+-- multi-lock, whose wait is not in `users`.
+local function has_writer(server, thing)
+  local name = thing.key:match "^rlock_frw:(.*)$"
+  return name and server.redis:entry("rlock_frw_writers:" .. name) ~= nil
+end
+
 -- May a task read now, since only readers hold the lock, and nobody waits to
 -- write?
-local function is_shared(thing, entry)
+local function is_shared(server, thing, entry)
+  if has_writer(server, thing) then return false end
   local readers = entry.kind == "hash" and entry.value.mode == "read"
   for field in pairs(entry.kind == "zset" and entry.value or {}) do
     if field:find "^w:" then return false end
@@ -298,7 +306,7 @@ end
 -- In a calm run, readers let others read at once.
 local function check_readers(self, server, thing, entry)
   local now = self.universe.now
-  if not is_shared(thing, entry) then
+  if not is_shared(server, thing, entry) then
     thing.shared_since = nil
     return
   end

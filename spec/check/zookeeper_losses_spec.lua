@@ -266,6 +266,21 @@ describe("a renewal on ZooKeeper", function()
 end)
 
 describe("a waiter on ZooKeeper", function()
+  -- A semaphore of two permits. When it has acquired some, its client loses the
+  -- connection for some seconds, and calls wait(its connection).
+  local function losing(self, seconds, wait)
+    local link
+    local its = self.open { log = function(_, event)
+      if event ~= "acquired" then return end
+      disconnect(self, link, seconds)
+      wait(link)
+    end }
+    link = its.session.server.connection
+    local semaphore = its:semaphore "s"
+    assert(semaphore:set(2))
+    return semaphore
+  end
+
   on_stage("is woken although another one that has watched the same node left",
     function(self, own)
       local writer = self.open():read_write_lock("p"):write_lock()
@@ -306,15 +321,9 @@ describe("a waiter on ZooKeeper", function()
 
   on_stage("gets no permits if the session ends during the call",
     function(self)
-      local its, link
-      its = self.open { log = function(_, event)
-        if event ~= "acquired" then return end
-        disconnect(self, link, 8)
+      local semaphore = losing(self, 8, function(link)
         while link.epoch == 1 do self.host.sleep(0.1) end
-      end }
-      link = its.session.server.connection
-      local semaphore = its:semaphore "s"
-      assert(semaphore:set(2))
+      end)
       assert.same({ nil, "closed", "the session ended in the meantime" },
         { semaphore:acquire(2) })
       self.host.sleep(1)
@@ -323,15 +332,7 @@ describe("a waiter on ZooKeeper", function()
 
   on_stage("gets no permits if the session ends and no server answers",
     function(self)
-      local its, link
-      its = self.open { log = function(_, event)
-        if event ~= "acquired" then return end
-        disconnect(self, link, 30)
-        self.host.sleep(9)
-      end }
-      link = its.session.server.connection
-      local semaphore = its:semaphore "s"
-      assert(semaphore:set(2))
+      local semaphore = losing(self, 30, function() self.host.sleep(9) end)
       assert.equal("closed", select(2, semaphore:acquire(2)))
     end)
 

@@ -128,6 +128,11 @@ end
 
 local function printable(owner) return (owner:gsub("[^%w:.-]", "?")) end
 
+-- Seconds for which a request that was given up may still be executed.
+local function doubt_of(self, server)
+  return watch.is_sealed(self, server) and 0 or DOUBT
+end
+
 -- With faults a request may be in flight, or be given up for good, for long.
 -- An orphan is one that its client has released on a newer connection before.
 local function may_be_wanted(self, given)
@@ -153,9 +158,8 @@ local function check_owner(owner, self, server, thing, key, seen)
     return
   end
   seen[owner] = before or now
-  local limit = self.is_calm and UNKNOWN or UNKNOWN_THEN
-  if not watch.is_sealed(self, server) then limit = limit + DOUBT end
-  if now - seen[owner] >= limit then
+  if now - seen[owner] >= (self.is_calm and UNKNOWN or UNKNOWN_THEN)
+      + doubt_of(self, server) then
     self.excused[owner] = true
     self.oracle:fault("orphan", "%s is held by %s of %s, which does not know "
       .. "it", key, printable(owner), process.host.label)
@@ -261,7 +265,7 @@ end
 local function patience(self, server, thing)
   if not self.is_calm then return POLL end
   return (thing.freed_at and PROMPT or EXPIRED)
-    + (watch.is_sealed(self, server) and 0 or DOUBT)
+    + doubt_of(self, server)
 end
 
 local function check_waiter(self, server, thing, user, since, how)
@@ -357,7 +361,7 @@ local function check_counted(self, server, user)
   local since = max(user.free_since, user.waits, user.one.changed_at or 0,
     user.host.stalls_until)
   if now - since <= (is_late and EXPIRED or PROMPT)
-      + (watch.is_sealed(self, server) and 0 or DOUBT) then
+      + doubt_of(self, server) then
     return
   end
   user.waits = nil

@@ -322,6 +322,12 @@ local function is_gone(self)
     or not self.node and not self.is_in_doubt
 end
 
+-- The results for an error of the server.
+local function failed(err, path)
+  return nil, errors.of(err).ends and "closed" or "zookeeper",
+    errors.says(err, path)
+end
+
 --- Deletes it once.
 ---@return boolean? # whether it was there
 ---@return rlock.failure? code, string? detail
@@ -333,8 +339,7 @@ local function delete(self, deadline)
       codec.read(self.parent)):wait(deadline)
     if not err then return nil, its, detail end
     if err ~= 0 and err ~= errors.NO_NODE then
-      return nil, errors.of(err).ends and "closed" or "zookeeper",
-        errors.says(err, self.parent)
+      return failed(err, self.parent)
     end
     if not self.node then
       self.is_in_doubt = nil
@@ -346,8 +351,7 @@ local function delete(self, deadline)
   if err == 0 then return true end
   if err == errors.NO_NODE then return false end
   if not err then return nil, code, detail end
-  return nil, errors.of(err).ends and "closed" or "zookeeper",
-    errors.says(err, self:path())
+  return failed(err, self:path())
 end
 
 -- Deletes it; retries until the deadline.

@@ -7,8 +7,6 @@
 ---   want      its count of holds
 ---   token     the id of the transaction that made the node
 ---   deadline  when its lease ends, by host.now(); then the node is deleted
----   writer    for a reader: its owner's entry as the writer, whose number its
----             node takes; see `new_entry`
 ---   is_stale  another waiter has overtaken it, although it has its node
 --- A renewal sends nothing for an entry: it moves this deadline.
 
@@ -105,12 +103,17 @@ function target:new_place(folder, queue, owner, channel)
     on_wake = function() server.channels:message(channel) end })
 end
 
+-- The place whose number a reader shares: that of its owner as the writer.
+local function beside_of(self, owner)
+  local writer = self.policy.is_shared and hold_at_peer(self, owner)
+  return writer and writer.place or nil
+end
+
 -- Makes an entry. A writer that also reads has the same number as a reader. So
 -- it stays first while it holds either side, as in Curator.
 local function new_entry(self, owner)
   local server, policy = self.server, self.policy
   local entry = { target = self, owner = owner, is_held = false }
-  local writer = policy.is_shared and hold_at_peer(self, owner)
   local shown = policy.needs and identity.hex(owner) or owner
   local channel = self:channel(owner)
   if policy.leases then
@@ -119,7 +122,7 @@ local function new_entry(self, owner)
     entry.place.gate, entry.place.most = entry.gate, policy.most
   else
     entry.place = self:new_place("", policy.queue, shown, channel)
-    entry.place.beside, entry.writer = writer and writer.place, writer
+    entry.place.beside = beside_of(self, owner)
   end
   self.entries[owner] = entry
   server.entries[entry] = true
@@ -235,10 +238,11 @@ end
 -- lock when the reader's node was made. Otherwise another writer may hold it.
 -- If the list lacks the writer's node, `is_there` also reports its loss.
 local function is_beside(self, entry, deadline)
-  local writer = entry.writer
-  if not writer then return true end
-  if hold_at_peer(self, entry.owner) ~= writer then return false end
-  return not entry.place.is_alone or self.server:is_there(writer, deadline)
+  local its, owner = entry.place, entry.owner
+  if not its.beside then return true end
+  if beside_of(self, owner) ~= its.beside then return false end
+  return not its.is_alone
+    or self.server:is_there(hold_at_peer(self, owner), deadline)
 end
 
 local function granted(self, entry, ms, want)
@@ -271,8 +275,7 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
     return { "refused",
       "upgrade: this owner reads, and a writer waits for all readers" }
   end
-  if entry and self.policy.is_shared
-      and hold_at_peer(self, owner) ~= entry.writer then
+  if entry and beside_of(self, owner) ~= entry.place.beside then
     self.server:leave_later(entry)      -- it began before the writer's hold
     entry = nil
   end
@@ -285,7 +288,7 @@ function run.acquire(self, deadline, now, owner, ms, want, request)
   end
   if is_first then is_first, code, detail = make_sure(self, deadline) end
   if is_first then is_first, code, detail = is_beside(self, entry, deadline) end
-  if is_first == false and (entry.writer or entry.is_stale) then
+  if is_first == false and (entry.place.beside or entry.is_stale) then
     self.server:leave_later(entry)
     return { "busy", 0 }
   end

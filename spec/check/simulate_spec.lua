@@ -134,7 +134,7 @@ describe("simulated clients", function()
       [1795801387434] = "replicas", [1795815986242] = "sentinel",
       [1795825679548] = "sentinel", [1795820872333] = "zookeeper",
       [1795827594136] = "zookeeper", [1795823851073] = "zookeeper",
-      [1795823852254] = "zookeeper",
+      [1795823852254] = "zookeeper", [1795835657061] = "zookeeper",
       [1795823851557] = "calm", [1795823851816] = "calm",
       [1795823852257] = "calm", [1795830481334] = "calm",
     } do

@@ -204,13 +204,14 @@ local function check_herd(self, server, path)
 end
 
 -- A node has ended, with a session or by a request of it. A client that deletes
--- its own node does not count on it any more, unless it breaks its own lock.
+-- its own node does not count on it any more, unless it breaks its own lock:
+-- then an entry still has this node, and may be granted meanwhile.
 local function ended(self, server, path, session, is_deleted)
   if not self.owners[path] then return end
   check_herd(self, server, path)
   if self.owners[path] ~= session or is_deleted
       and count(self, function(entry)
-        return entry.is_held and entry.place:path() == path
+        return entry.place.node and entry.place:path() == path
       end) > 0 then
     broken(self, path)
   end

@@ -157,7 +157,7 @@ function cli.run(fn, ...)
   ---@type any, any, any
   local ok, status, message = require("rlock").main(fn, ...)
   if finish then finish() end
-  if message then cli.complain(shutdown.explained(message)) end
+  if message then cli.complain(message) end
   return ok and 0 or status
 end
 

@@ -48,6 +48,7 @@ local host = {
   is_unwinding = tasks.is_unwinding,
   is_finishing = tasks.is_finishing,
   is_unwind = unwind.is,
+  explain_with = tasks.explain_with,
   revive = tasks.revive,
   run = tasks.run,
   finish = tasks.finish,

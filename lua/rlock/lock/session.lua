@@ -60,12 +60,14 @@ local watchdog = require "rlock.lock.watchdog"
 ---@field is_closed boolean
 ---@field work_ended rlock.event | false
 ---@field closing table<rlock.event, true>
+---@field closers rlock.event[] | false
 ---@field flights? table of recipes/compute.lua
 ---@field asked? table
 local session = {}
 session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
+local LATE = 2              -- seconds that closing may exceed its deadline
 
 -- Host -> what all sessions of this process share, for deadlock.lua: the
 -- `sessions` by id; `waits`, task -> its wait.
@@ -126,6 +128,7 @@ function session.new(host, options)
     pending = 0,                                -- requests and background work
     is_closed = false, work_ended = false,
     closing = {},                   -- set of events, which `close` sets
+    closers = {},                   -- events of tasks in `close`; false: done
   }, session)
   self.server = open_server(self)
   self.wakeup = wakeup.new(self.server.channels, host)
@@ -267,8 +270,10 @@ local function release_on(self, list, deadline)
     end
     batch:send()
     if failures.n > 0 then
-      self:report("warn", "not_released", ("%d locks could not be released; "
-        .. "their leases end them (%s)"):format(failures.n, failures.why),
+      self:report("warn", "not_released", (failures.n == 1
+        and "1 lock could not be released; its lease ends it (%s)"
+        or failures.n .. " locks could not be released; their leases end them "
+        .. "(%s)"):format(failures.why),
         { count = failures.n, reason = failures.why })
     end
   end
@@ -324,17 +329,8 @@ function session:wind_down()
   self.server:rest()
 end
 
---- Releases all holds, waits for requests in flight, and closes the
---- connections. Takes at most `timeout`.
-function session:close()
-  if self.is_closed then return end
-  self.is_closed = true
-  local task = self.host.current()
-  for _, family in pairs(self.families) do owner.renumber(task, family) end
-  local deadline = self.host.now() + self.timeout
-  for event in pairs(self.closing) do event:set() end
-  self.wakeup:close()
-  self.watchdog:close()
+-- Closes the connections when nothing is in flight, or at the deadline.
+local function finish_close(self, deadline)
   release_all(self, deadline, "the client was closed")
   self.process.sessions[self.id] = nil
   self.host.sleep(0)                    -- lets the woken waiters leave
@@ -344,6 +340,41 @@ function session:close()
   end
   self.server:close()
   self.meter:close()
+  local callers = self.closers
+  self.closers = false
+  for _, over in ipairs(callers or {}) do over:set() end
+end
+
+-- Tells the waiters, then closes in a daemon: an error in another task, which
+-- ends the program, must not cancel the releases.
+local function begin_close(self, task)
+  self.is_closed = true
+  for _, family in pairs(self.families) do owner.renumber(task, family) end
+  local deadline = self.host.now() + self.timeout
+  for event in pairs(self.closing) do event:set() end
+  self.wakeup:close()
+  self.watchdog:close()
+  if not self.host.daemon(finish_close, self, deadline) then
+    finish_close(self, deadline)
+  end
+end
+
+--- Releases all holds, waits for requests in flight, and closes the
+--- connections. Takes at most `timeout`. If the session is being closed
+--- already, or the task is cancelled meanwhile, waits until it is closed.
+function session:close()
+  local host = self.host
+  local task = host.current()
+  if not self.is_closed then begin_close(self, task) end
+  if not self.closers then return end
+  local over = host.event()
+  self.closers[#self.closers + 1] = over
+  local most = self.timeout + LATE
+  local _, code, cancellation = over:pause(most)
+  if code == "cancelled" then
+    over:pause(most)
+    error(cancellation, 0)
+  end
 end
 
 return session

@@ -144,6 +144,9 @@ local function run_later(self, n)
   end)
 end
 
+---@type any
+local stepped               -- the host of the task that ran last
+
 local function run_ready(self)
   local n, ready = 0, self.ready
   while n < self.last do
@@ -154,7 +157,7 @@ local function run_ready(self)
     n = n + 4
     local host = task.host
     if not host.is_dead and not task.over then
-      host.running = task
+      host.running, stepped = task, host
       resume(task.co, a, b, c)
       host.running = nil
       if not task.wait_of and not task.over then     -- the program has yielded
@@ -242,13 +245,24 @@ function finished(task, ok, ...)
   for _, event in ipairs(task.joiners) do event:set() end
 end
 
+-- The message handler of tasks: keeps the first error that ends one, as that of
+-- uv/tasks.lua.
+local function traceback(message)
+  message = unwind.traceback(message, 3)
+  if not unwind.is(message) and not stepped.failure then
+    stepped.failure = message
+    stepped.on_failure()
+  end
+  return message
+end
+
 local IDLE = 32                         -- coroutines kept for further tasks
 
 -- A coroutine runs one task after another.
 local function main(task, fn, values)
   local idle = task.host.universe.idle
   repeat
-    finished(task, xpcall(fn, unwind.traceback, unpack(values, 1, values.n)))
+    finished(task, xpcall(fn, traceback, unpack(values, 1, values.n)))
     local n = #idle
     if n < IDLE then idle[n + 1] = task.co end
     task, fn, values = nil, nil, nil    -- can be collected
@@ -480,9 +494,13 @@ local function add_program(host, universe)
     error(task.unwinding, 0)
   end
 
+  --- Is called for the first error that ends a task, before its `<close>`
+  --- variables are closed.
+  function host.on_failure() end
+
   --- Is called with an error that a task did not catch.
   function host.failed(message)
-    if program then return host.stop(1, message) end
+    if program then return host.stop(1, host.failure or message) end
     host.faults[#host.faults + 1] = message
   end
 

@@ -96,9 +96,12 @@ local function make_host(self)
     speed = 1 + (random() - 0.5) * 0.0004 }
   process.adapt(host)
   host.version = run.program.version
+  function host.on_failure()           -- later asserts set another table
+    self.raised = { code = self.raised.code, detail = self.raised.detail }
+  end
   local failed = host.failed
   function host.failed(message)
-    self:failed(message)
+    self:failed(host.failure or message)
     failed(message)
   end
   self.host, host.process = host, self

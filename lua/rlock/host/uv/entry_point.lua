@@ -197,7 +197,7 @@ return function(host)
     ---@type any, any, any
     local ok, results, message = rlock.main(fn, ...)
     put_back()
-    if message then error(shutdown.explained(message), 0) end
+    if message then error(message, 0) end
     if not ok then os.exit(results, true) end
     if results then return table.unpack(results, 1, results.n) end
   end

@@ -230,11 +230,13 @@ function shutdown.prepare(place)
     end)
   end
   host.on_interrupt(interrupt)
+  host.explain_with(shutdown.explained)
   local before = install(ours)
   plain_print, plain_write = before.print, before.write
   return function()
     for _, handle in ipairs(handles) do handle:close() end
     host.on_interrupt(nil)
+    host.explain_with(nil)
     install(before)
   end
 end

@@ -12,7 +12,7 @@ local xpcall = xpcall               -- the plain one: a program may wrap it
 local running, yield = coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local create, resume = coroutine.create, core.resume
-local cancellation_of, traceback = unwind.take, unwind.traceback
+local cancellation_of = unwind.take
 local state_of = coroutine.status
 
 local GRACE = 5          -- seconds that unwinding tasks get to clean up
@@ -33,6 +33,10 @@ local alive = 0          -- the number of tasks that keep the program running
 ---@type any
 local ending             -- why the program ends: { status=, message= }
 local finishing = false  -- the program has ended, and cleans up
+---@type string?
+local failure            -- the message of the first error that ends a task
+---@type function?
+local explain            -- adds to this message
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
 --- first.
 ---@type rlock.heap, any, number
@@ -93,14 +97,29 @@ local function end_program(status, message)
   ending = { status = status, message = message }
 end
 
+-- The message handler of tasks. A task that fails still closes its `<close>`
+-- variables, which may make another task fail first.
+local function traceback(message)
+  message = unwind.traceback(message, 3)
+  if not unwind.is(message) and not failure then
+    failure = explain and explain(message) or message
+  end
+  return message
+end
+
+--- Calls fn with the message, with a traceback, of the first error that ends a
+--- task. What it returns is reported instead.
+---@param fn? function
+function tasks.explain_with(fn) explain = fn end
+
 local function finished(task, ok, ...)
   task.over = true
   free_id(task.id)
   if not task.daemon then alive = alive - 1 end
   if ok then
     task.results = { n = select("#", ...), ... }
-  elseif not unwind.is((...)) then
-    end_program(1, (...))
+  elseif not unwind.is((...)) and not finishing then
+    end_program(1, failure or (...))
   end
   if ending and not ending.begun then return end     -- all will be cancelled
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
@@ -480,7 +499,7 @@ end
 ---@return integer | table | nil # exit status
 ---@return string? # message, with a traceback
 function tasks.run(fn, ...)
-  ending = nil
+  ending, failure = nil, nil
   local main = tasks.spawn(fn, ...)
   local ok, message = loop_until_over()
   local stopped = ending

@@ -22,14 +22,16 @@ function unwind.new(why) return setmetatable({ why = why }, Unwind) end
 function unwind.is(message) return getmetatable(message) == Unwind end
 
 --- The message handler of a task: adds a traceback to other errors.
-function unwind.traceback(message)
+---@param message any
+---@param level? integer of the first frame that is shown; default: 2
+function unwind.traceback(message, level)
   local meta = getmetatable(message)
   if meta == Unwind then return message end
   if type(message) ~= "string" then
     message = meta and meta.__tostring and tostring(message)
       or ("(error object is a %s value)"):format(type(message))
   end
-  return debug.traceback(message, 2)
+  return debug.traceback(message, level or 2)
 end
 
 --- A task's cancellation, if it has not been raised yet; else nil. Returns it

@@ -182,8 +182,12 @@ local function run_command(name, words, first, chosen)
     result = command.run(cli, operands, chosen)
   end)
   ok, detail = io.stdout:flush()
-  if not ok then return cli.fault("refused", "cannot write: " .. detail) end
-  if require("rlock.host.uv").write_failure(io.stdout) == "cut" then
+  local failure = require("rlock.host.uv").write_failure(io.stdout)
+  if failure == "unread" then
+    return require("rlock.host.uv.shutdown").UNREAD
+  elseif not ok then
+    return cli.fault("refused", "cannot write: " .. detail)
+  elseif failure then
     return cli.fault("refused", "cannot write: the output is incomplete")
   end
   return status == 0 and result or status

@@ -59,6 +59,18 @@ describe("output whose reader has left", function()
     end
   end)
 
+  it("ends a command as well", function()
+    for _, command in ipairs { "help", "help ls", "version",
+      "top --interval 0.1" } do
+      local result = ctl.run { program = "bash", "-c", [[
+        exec 3> >(true)
+        wait $!
+        "$0" $1 >&3]], ctl.binary, url = server.url, command }
+      assert.same({ command, 141, "" },
+        { command, result.status, result.err })
+    end
+  end)
+
   it("does not keep a log callback from closing the clients", function()
     local frozen = redis.start()
     finally(function()

@@ -150,15 +150,15 @@ end
 -- loops would never end. rlock itself writes with methods of files: a message
 -- that nobody reads must not end the program.
 local stdout = io.type(io.stdout) and io.stdout
-local UNREAD = 141
----@type function, function
-local plain_print, plain_write           -- set by prepare
+shutdown.UNREAD = 141
+---@type function, function, function
+local plain_print, plain_write, plain_flush       -- set by prepare
 
 -- The error of a failed write stays with the file, also after a failed flush.
 local function end_if_unread()
   if stdout and host.write_failure(stdout) == "unread"
       and not host.is_unwinding() and not host.is_finishing() then
-    exit(UNREAD)
+    exit(shutdown.UNREAD)
   end
 end
 
@@ -180,6 +180,12 @@ local function write_or_end(...)
   return ok, detail, number
 end
 
+local function flush_or_end()
+  local ok, detail, number = plain_flush()
+  end_if_unread()
+  return ok, detail, number
+end
+
 -- what is replaced ------------------------------------------------------------
 
 local failed = {}                       -- the last failed assert
@@ -196,18 +202,19 @@ end
 
 local ours = {
   exit = exit, assert = host.new_assert(failed), resume = resume, wrap = wrap,
-  print = print_or_end, write = write_or_end,
+  print = print_or_end, write = write_or_end, flush = flush_or_end,
 }
 
 -- Replaces the global functions; returns the previous ones.
 local function install(fns)
   local before = {
     exit = os.exit, assert = assert, resume = coroutine.resume,
-    wrap = coroutine.wrap, print = print, write = io.write,
+    wrap = coroutine.wrap, print = print, write = io.write, flush = io.flush,
   }
   os.exit, assert = fns.exit, fns.assert                 -- luacheck: ignore
   coroutine.resume, coroutine.wrap = fns.resume, fns.wrap -- luacheck: ignore
   print, io.write = fns.print, fns.write                 -- luacheck: ignore
+  io.flush = fns.flush                                   -- luacheck: ignore
   return before
 end
 
@@ -232,7 +239,8 @@ function shutdown.prepare(place)
   host.on_interrupt(interrupt)
   host.explain_with(shutdown.explained)
   local before = install(ours)
-  plain_print, plain_write = before.print, before.write
+  plain_print, plain_write, plain_flush =
+    before.print, before.write, before.flush
   return function()
     for _, handle in ipairs(handles) do handle:close() end
     host.on_interrupt(nil)

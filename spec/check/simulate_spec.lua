@@ -140,7 +140,8 @@ describe("simulated clients", function()
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end
-    for _, seed in ipairs { 1795823429192, 1795825681077, 1795825681106 } do
+    for _, seed in ipairs { 1795823429192, 1795825681077, 1795825681106,
+      1795835660277 } do
       assert.same({}, faults_of(seed, {}))
     end
   end)

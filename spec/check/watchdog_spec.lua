@@ -102,6 +102,17 @@ describe("a renewal", function()
       assert.is_true(lock:valid_for() > valid)
     end)
 
+  on_stage("is not postponed by it to that of another lock", function(self,
+      client)
+    local lock = take(client, nil, "one")
+    self.sleep(5)
+    take(client, nil, "other")
+    assert.is_true(lock:lock { lease = 1 })
+    assert.is_true(lock:unlock())
+    self.sleep(11)
+    assert.equal("10.000 15.000", times(self:calls "renew"))
+  end)
+
   on_stage("has its own schedule for each hold", function(self, client)
     take(client, nil, "one")
     self.sleep(3)

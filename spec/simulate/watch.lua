@@ -21,9 +21,8 @@ local DOUBT = 0.5         -- seconds until a request of unknown outcome expires
 local EXPIRED = 2         -- the same after a lease that has ended: the busy
                           -- reply's time, and the spread of the waiters
 local POLL = 6            -- seconds of a poll and a round trip, with drift
-local LATE = 0.65         -- seconds by which a renewal may be late: five round
-                          -- trips on a slow route, for scripts, TIME, an inner
-                          -- unlock and itself
+local LATE = 0.5          -- seconds by which a renewal may be late: four round
+                          -- trips on a slow route, for scripts, TIME and itself
 local AWAY = 1            -- seconds out of reach: a lease without the last
                           -- attempt, and the pause before it
 

@@ -579,9 +579,14 @@ end
 ---@param sent number when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant[1] or grant.index then self:remove(grant) end
-  local deadline = sent + self.period
-  grant[4] = deadline
-  append(self.fresh, grant)
+  local deadline, last = sent + self.period, self.fresh.last
+  if last and last[4] > deadline then      -- after an inner unlock
+    grant.deadline = deadline
+    self.alarms:push(grant)
+  else
+    grant[4] = deadline
+    append(self.fresh, grant)
+  end
   if not self.change or deadline < self.wake_deadline then
     awake(self, deadline)
   end

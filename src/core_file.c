@@ -4,6 +4,7 @@
 #include "border.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,16 +123,25 @@ static int core_keep(lua_State *L)
     return 1;
 }
 
-/* core.write(fd, text) -> boolean. Does not wait: returns false if the
-   pipe is full or closed. The text should be shorter than PIPE_BUF. */
+/* core.write(fd, text) -> boolean. Does not wait: returns false if the pipe is
+   full or closed. A text longer than PIPE_BUF may be cut, because it is written
+   in parts. */
 static int core_write(lua_State *L)
 {
-    size_t length;
+    size_t left;
     struct pollfd room = { (int)luaL_checkinteger(L, 1), POLLOUT, 0 };
-    const char *text = luaL_checklstring(L, 2, &length);
+    const char *text = luaL_checklstring(L, 2, &left);
 
-    lua_pushboolean(L, poll(&room, 1, 0) == 1
-                           && write(room.fd, text, length) == (ssize_t)length);
+    while (left > 0) {
+        const size_t part = left < PIPE_BUF ? left : PIPE_BUF;
+
+        if (poll(&room, 1, 0) != 1
+            || write(room.fd, text, part) != (ssize_t)part)
+            break;
+        text += part;
+        left -= part;
+    }
+    lua_pushboolean(L, left == 0);
     return 1;
 }
 

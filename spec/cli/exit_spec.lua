@@ -110,6 +110,32 @@ describe("output whose reader has left", function()
   end)
 end)
 
+describe("standard error that nobody reads", function()
+  for option, told in pairs {
+    ["-v"] = "^rlock: standard error was full: (%d+) messages were dropped$",
+    ["--log json"] = '"dropped":(%d+)',
+  } do
+    it("drops messages, and stops no program: " .. option, function()
+      local result = ctl.run { program = "bash", "-c", [[
+        mkfifo "$1"
+        "$0" $2 - "$1" 2<>"$1"]], ctl.binary, ctl.folder() .. "/fifo", option,
+        url = server.url, stdin = HEAD .. [[
+          local pipe = assert(io.open(arg[1], "r+"))
+          pipe:setvbuf "no"
+          pipe:write(("x"):rep(65536))
+          local client <close> = assert(rlock.open())
+          local function take() client:lock("full"):with(function() end) end
+          for _ = 1, 200 do take() end
+          pipe:read(65536)
+          take()
+          print(pipe:read "l")]] }
+      assert.equal(0, result.status)
+      local count = result.out:match "^[^\n]*":match(told)
+      assert.is_true(tonumber(count) >= 200, result.out)
+    end)
+  end
+end)
+
 describe("os.exit", function()
   it("gives the exit status", function()
     for call, status in pairs {

@@ -61,7 +61,7 @@ local host = {
   suspend = core.suspend,
   --- Whether a descriptor is open. If so, sets its close-on-exec flag.
   keep = core.keep,
-  --- Writes a short text to a descriptor; drops it rather than wait.
+  --- Writes a text to a descriptor; drops it rather than wait.
   write = core.write,
   --- Has a write to a Lua file failed? "cut", or "unread" if the reader of the
   --- pipe has left; else nil.
@@ -86,8 +86,14 @@ local host = {
 }
 registry[KEY] = host
 
---- Where log lines go.
-function host.write_log(text) io.stderr:write(text) end
+local STDERR = 2
+
+--- Where log lines go. Does not wait: a reader that does not read must not stop
+--- the renewals.
+---@return boolean # false: dropped
+function host.write_log(text) return core.write(STDERR, text) end
+
+local dropped = 0          -- lines since the last one that was written
 
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
 ---@param options table
@@ -106,9 +112,11 @@ end
 ---@param level string "warn" or "info"
 ---@param text string one line
 function host.log(level, text)
-  if host.verbosity >= (level == "warn" and 1 or 2) then
-    host.write_log("rlock: " .. text .. "\n")
-  end
+  if host.verbosity < (level == "warn" and 1 or 2) then return end
+  local told = dropped == 0 and "" or ("rlock: standard error was full: %d "
+    .. "messages were dropped\n"):format(dropped)
+  local is_written = host.write_log(told .. "rlock: " .. text .. "\n")
+  dropped = is_written == false and dropped + 1 or 0
 end
 
 --- The identity of this process, see identity.lua.

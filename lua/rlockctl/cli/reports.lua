@@ -9,11 +9,16 @@ local reports = {}
 
 local PERIOD = 5               -- seconds between two writes of the file
 
---- The `log` callback of clients: writes an event, see events.lua.
+local dropped = 0              -- events since the last one that was written
+
+--- The `log` callback of clients: writes an event, see events.lua. Its field
+--- `dropped` counts the events before it that nobody has read.
 function reports.log(level, event, fields)
   fields.time = os.date("!%Y-%m-%dT%H:%M:%SZ")
   fields.level, fields.event = level, event
-  io.stderr:write(json(fields), "\n")
+  fields.dropped = dropped > 0 and dropped or nil
+  local is_written = host.write_log(json(fields) .. "\n")
+  dropped = is_written == false and dropped + 1 or 0
 end
 
 --- Writes the metrics to a file, atomically.

@@ -17,8 +17,8 @@ local client <close> = assert(rlock.open())
 local lock = client:lock("counter")
 
 assert(lock:lock { lease = 0.5, wait = 10 })
-local n, code = client:call("GET", "number")
-assert(n ~= nil, code)
+local n, code, why = client:call("GET", "number")
+assert(n ~= nil, code, why)
 rlock.sleep(0.01)                       -- computes the new value
 assert(lock:call("SET", "number", (n or 0) + 1))
 done.n = done.n + 1

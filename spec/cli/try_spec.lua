@@ -85,6 +85,13 @@ keys
     assert.equal("", server:cli("KEYS", "*rlock_check_*"))
   end)
 
+  it("refuses a second acquire where the client does", function()
+    local result = try("A acquire 2s\nA acquire 2s\n", "mutex")
+    assert.equal(1, result.status)
+    assert.matches("\n  refused by the client: A holds it already, and mutex "
+      .. "cannot be entered twice\n", result.out)
+  end)
+
   it("refuses what it cannot do", function()
     for _, words in ipairs { {}, { "fair", "a", "b" }, { "no.such" },
         { "fair", "--clients", "0" }, { "fair", "--on", "nowhere" } } do
@@ -105,6 +112,13 @@ describe("rlockctl check --on", function()
       assert.matches("\nthe server agrees, %d+ steps\n$", result.out)
     end)
   end
+
+  it("says if there was nothing to run", function()
+    local result = ctl.run { "check", "simple", "--on", server.url }
+    assert.same({ 0, "" }, { result.status, result.err })
+    assert.matches(": no fault found\n%-%-on: no step was run on the server; ",
+      result.out)
+  end)
 
   it("says what differs", function()
     local path = ctl.folder() .. "/looks.lua"

@@ -49,7 +49,7 @@ lua/rlock/policy/README.md.
   --limit S       seconds to search; default 60
   --seed N        random walks for half of the limit, if not all is explored
   --no-symmetry   do not treat the clients as alike
-  --trace FILE    run the steps in a file, one per line, as printed
+  --trace FILE    run the steps in a file, one per line, as in the column `step`
   --on URL        then run them on this server as well: it must agree
   --json          print one object
 
@@ -105,6 +105,7 @@ local function notes_of(explored, result)
       .. "sealed; rlock's clients seal them"
   end
   notes[#notes + 1] = result.skipped
+  notes[#notes + 1] = result.not_compared
   return notes[1] and notes
 end
 
@@ -256,6 +257,10 @@ local function run(operands, chosen)
   local result = explore(explored, chosen)
   explored, result = explore_further(explored, result, name, chosen)
   ---@cast result any
+  if chosen.on and not result.trace then
+    result.not_compared = "--on: no step was run on the server; name a file of "
+      .. "steps with --trace"
+  end
   print_result(explored, result, chosen.json)
   local agrees = not chosen.on or compare(explored, result, name, chosen)
   if result.fault or not agrees then return 1 end

@@ -120,8 +120,9 @@ return function(host)
   ---@return string? detail
   function rlock.open(options)
     local client = require "rlock.client"
-    local full, code, detail =
-      complete(host, rlock, client, checked(client, options))
+    local given = checked(client, options)
+    if not given.lazy then host.current() end      -- raises outside of tasks
+    local full, code, detail = complete(host, rlock, client, given)
     if not full then return nil, code, detail end
     full.log = full.log or rlock.default_log
     local opened

@@ -79,6 +79,19 @@ describe("a double barrier on virtual time:", function()
     assert.equal(0, members(self))
   end)
 
+  it("renews a member that waits", function()
+    stage.play(function(self)
+      local client = self:client { watchdog = 2 }
+      local one, two = client:double_barrier(NAME, 2),
+        client:double_barrier(NAME, 2)
+      local first = start(self, self.host, one.enter, one)
+      self.sleep(6)
+      assert.is_true(two:enter { wait = 5 })
+      self.sleep(SERVED)
+      assert.same({ true }, { first.value, first.code })
+    end)
+  end)
+
   on_stage("a member that was refused is not in", function(self, client)
     enter_two(self, client)
     local three = client:double_barrier(NAME, 3)

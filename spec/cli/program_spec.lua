@@ -150,7 +150,8 @@ describe("the command line", function()
     assert.matches("option %-%-url needs a value", fault(206, { "--url" }))
     assert.matches("option %-e needs a value", fault(206, { "-e" }))
     assert.matches("option %-%-help takes no value", fault(206, { "--help=1" }))
-    assert.matches("option %-v takes no value", fault(206, { "-vq" }))
+    assert.matches("option %-v takes no value", fault(206, { "-vx" }))
+    assert.equal("1\n", ctl.run { "-qve", "print(1)" }.out)
     assert.matches("status: unknown option %-x %(see rlockctl help status%)",
       fault(206, { "status", "-x", "name" }))
     for word, meant in pairs {

@@ -502,7 +502,8 @@ describe("rlockctl run", function()
 
   it("prints only faults with -q or -E 0, no busy lock", function()
     while_held("run:busy", function()
-      for words, status in pairs { [{ "-nq" }] = 206, [{ "-n", "-q" }] = 200,
+      for words, status in pairs { [{ "-nz" }] = 206, [{ "-nq" }] = 200,
+          [{ "-nE0" }] = 0, [{ "-n", "-q" }] = 200,
           [{ "-w.3", "-q" }] = 201, [{ "-n", "-E", "0" }] = 0,
           [{ "-w.3", "-E0" }] = 0 } do
         local result = run { "run:busy", "-c", "echo ran",

@@ -152,8 +152,9 @@ local function check_owner(owner, self, server, thing, key, seen)
   local process = taker_of(self, thing, owner)
   if not process or not is_up(process, now) then return end
   local before = thing.unknown and thing.unknown[owner]
-  if is_known(process, owner) then
-    seen[owner] = before and now - before < EVERY * 3 and before or nil
+  if is_known(process, owner) then      -- offsets a look at an unknown one
+    local since = before and before + 2 * EVERY
+    seen[owner] = since and since < now and since or nil
     return
   end
   seen[owner] = before or now

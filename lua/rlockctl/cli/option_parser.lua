@@ -2,7 +2,8 @@
 --- { name, value }, where `value` names the option's value in messages, if it
 --- takes one. `all`: it may be repeated, and its values are a list. `last`: no
 --- options follow it.
---- Values are given as --url=X, --url X, -eX or -e X; "--" ends the options.
+--- Values are given as --url=X, --url X, -eX or -e X; -nq is -n -q; "--" ends
+--- the options.
 
 local option_parser = {}
 
@@ -58,7 +59,11 @@ local function read_option(words, i, known, chosen, command)
   if not option then
     return nil, unknown(name, known, command)
   elseif not option[2] then
-    if value then return nil, "option " .. name .. " takes no value" end
+    if value and #name == 2 and known["-" .. value:sub(1, 1)] then
+      words[i], i = "-" .. value, i - 1           -- -nq: read -q next
+    elseif value then
+      return nil, "option " .. name .. " takes no value"
+    end
     value = true
   elseif not value then
     i = i + 1

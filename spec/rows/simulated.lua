@@ -128,6 +128,11 @@ rows.planted = {
   { "a majority of half of the servers", "rlock.several.quorum",
     "floor(#members / 2) + 1", "floor((#members + 1) / 2)", "two holders",
     calm { servers = 2 } },
+  { "a server that counts at once, although it forgot its grants",
+    "rlock.redis.server_identity", "server.forgot = started",
+    "server.forgot = nil", "two holders",
+    { only = { kind = "red", servers = 3, clients = 4, tasks = 1, pause = 0.3,
+      every = 0.5, faults = { "restart, empty" } } }, 24 },
 
   { "an effect without a check of its hold", "rlock.policy.effect",
     'if held[1] ~= "held" or (tonumber(held[3]) or 0) < 1 then',

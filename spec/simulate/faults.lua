@@ -46,9 +46,31 @@ local function lose(world, thing, lease)
   for _, each in pairs(thing.generations) do lose(world, each, lease) end
 end
 
+-- Leases during which the loss of one server of a red lock matters.
+local REMEMBERED = 3
+
+-- A red lock survives restarts of a minority: clients do not count such a
+-- server for one lease. Returns whether it does.
+local function survives(world, thing, server)
+  if thing.use ~= "red" or server.hides_run_id or server.has_aof then
+    return false
+  end
+  local now, n = world.universe.now, 0
+  thing.restarted[server] = { at = now, till = now + REMEMBERED * world.lease,
+    knowing = thing.knowing[server] or {} }
+  for _, restart in next, thing.restarted do
+    if now < restart.till then n = n + 1 end
+  end
+  return n <= (#thing.servers - 1) // 2
+end
+
 -- The server's data is lost: wholly, or as far as `saved` is old.
-local function lose_holders(world, server, lease)
-  each_of(world, server, function(thing) lose(world, thing, lease) end)
+local function lose_holders(world, server, lease, is_restart)
+  each_of(world, server, function(thing)
+    if not is_restart or not survives(world, thing, server) then
+      lose(world, thing, lease)
+    end
+  end)
 end
 
 -- Kinds whose keys contain the ends of leases, by the server's clock. On a
@@ -69,8 +91,8 @@ function faults.key_moves(world, move)
   end
 end
 
-local function lose_data(world, server, is_whole)
-  lose_holders(world, server, is_whole and world.lease)
+local function lose_data(world, server, is_whole, is_restart)
+  lose_holders(world, server, is_whole and world.lease, is_restart)
   each_of(world, server, function(thing)
     thing.generation = thing.generation + 1
   end)
@@ -93,7 +115,7 @@ inject["restart, empty"] = function(world, a, _, c)
   if server.is_down then return end
   settle(world, server)
   server:restart(c, "nothing")
-  lose_data(world, server, true)
+  lose_data(world, server, true, not world.cluster and not world.only.sentinel)
 end
 
 inject["restart, saved"] = function(world, a, _, c)
@@ -102,7 +124,7 @@ inject["restart, saved"] = function(world, a, _, c)
   settle(world, server)
   server:restart(c, "saved")
   if world.cluster then world.cluster:forget_strays(server) end
-  lose_data(world, server, false)
+  lose_data(world, server, false, not world.cluster and not world.only.sentinel)
   restored(world, server)
 end
 

@@ -16,7 +16,7 @@
 ---                of these four, a part of the runs has each
 ---   ZOOKEEPER=1  on a model of ZooKeeper instead of Redis, with faults of its
 ---                servers; SERVERS=n: how many
----   KIND=lock    only this kind; also election
+---   KIND=lock    only this kind; also election, and red for a red lock
 ---   COUNTER=kind only a semaphore, permits, latch or double_barrier
 ---   COMPUTE=1    only a computation; with ZOOKEEPER=1 or CALM=1, too
 ---   LOG=1        print the log of each run

@@ -6,6 +6,7 @@ local barriers = require "spec.simulate.barriers"
 local multi = require "rlock.several.multi"
 local oracle = require "spec.simulate.oracle"
 local quorum = require "rlock.several.quorum"
+local server_identity = require "rlock.redis.server_identity"
 
 local uses = {}
 
@@ -638,8 +639,29 @@ local function red_of(task, thing)
   return lock
 end
 
+-- Does a client count a server that has restarted, since it did not know its
+-- predecessor?
+local function is_ignorant(task, thing)
+  local now, result = task.world.universe.now, false
+  for _, server in ipairs(thing.servers) do
+    local session = task.open[server.name].session
+    local restart = thing.restarted[server]
+    if restart and now < restart.till and not restart.knowing[session] then
+      result = true
+    end
+    if server_identity.of(session.server.node) then
+      local knowing = {}
+      for one in next, thing.knowing[server] or {} do knowing[one] = true end
+      knowing[session] = true
+      thing.knowing[server] = knowing
+    end
+  end
+  return result
+end
+
 local function red_holder(task, thing, valid_for)
   return setmetatable({
+    is_forgiven = is_ignorant(task, thing),
     world = task.world, thing = thing, label = task.label, host = task.host,
     party = task.label, mode = "exclusive", style = "red", n = 1,
     began = task.began, valid_for = valid_for,

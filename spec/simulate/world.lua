@@ -125,8 +125,14 @@ local function add_recipes(self)
   end
 end
 
+local function add_red(self, random)
+  add_thing(self, { use = "red", kind = "red", servers = self.servers,
+    policy = one_of(POLICIES, random), restarted = {}, knowing = {} })
+end
+
 local function add_things(self, random)
   if self.only.compute then return end
+  if self.only.kind == "red" then return add_red(self, random) end
   if self.only.counter then return add_counter(self, random) end
   local locks = add_locks(self, random, 2 + math.floor(random() * 2))
   if self.only.kind then return end
@@ -139,8 +145,7 @@ local function add_things(self, random)
   end
   if #self.servers >= 2 and not self.cluster and not self.only.replicas
       and not self.zookeeper then
-    add_thing(self, { use = "red", kind = "red", servers = self.servers,
-      policy = one_of(POLICIES, random) })
+    add_red(self, random)
   end
 end
 

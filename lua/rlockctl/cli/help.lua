@@ -92,7 +92,9 @@ function help.run(cli, operands)
   end
   local module = name == "prompt" and name or cli.commands[name]
   if not module then
-    return cli.fault("usage", "help: there is no command " .. name)
+    local similar = require "rlockctl.cli.similar"(name, cli.commands)
+    return cli.fault("usage", ("help: there is no command %s%s"):format(name,
+      similar and (" (did you mean %s?)"):format(similar) or ""))
   end
   io.write(require("rlockctl.cli." .. module).usage)
   return 0

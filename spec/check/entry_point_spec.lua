@@ -81,3 +81,19 @@ describe("the modules of two hosts", function()
     assert.equal(2, modules[1].exec { "a", "b" })
   end)
 end)
+
+describe("a local server that dies while a client connects", function()
+  between_two("is started again, once", function(self, hosts, modules)
+    for i, host in ipairs(hosts) do
+      local starts = 0
+      function host.start_local(_, options)
+        starts = starts + 1
+        options.host, options.port = starts > i and "redis1" or "nobody", 6379
+        return options
+      end
+      local client, code = within(self, host, modules[i].open, "local:")
+      assert.same({ 2, i == 1, i == 2 and "connect" or nil },
+        { starts, client ~= nil, code })
+    end
+  end)
+end)

@@ -122,11 +122,16 @@ return function(host)
     local client = require "rlock.client"
     local given = checked(client, options)
     if not given.lazy then host.current() end      -- raises outside of tasks
-    local full, code, detail = complete(host, rlock, client, given)
-    if not full then return nil, code, detail end
-    full.log = full.log or rlock.default_log
-    local opened
-    opened, code, detail = client.open(host, full)
+    local opened, code, detail
+    for _ = 1, 2 do
+      local full
+      full, code, detail = complete(host, rlock, client, given)
+      if not full then return nil, code, detail end
+      full.log = full.log or rlock.default_log
+      opened, code, detail = client.open(host, full)
+      -- A server of `local:` that has just died is started again.
+      if opened or code ~= "connect" or not full.is_local then break end
+    end
     if not opened then return nil, code, detail end
     count = count + 1
     clients[opened] = count

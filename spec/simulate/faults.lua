@@ -46,11 +46,11 @@ local function lose(world, thing, lease)
   for _, each in pairs(thing.generations) do lose(world, each, lease) end
 end
 
--- Leases during which the loss of one server of a red lock matters.
+-- Leases for which the restart of a server of a red lock counts.
 local REMEMBERED = 3
 
--- A red lock survives restarts of a minority: clients do not count such a
--- server for one lease. Returns whether it does.
+-- A red lock survives the restart of a minority: for one lease, clients do not
+-- count a restarted server. Returns whether this lock survives.
 local function survives(world, thing, server)
   if thing.use ~= "red" or server.hides_run_id or server.has_aof then
     return false
@@ -78,17 +78,31 @@ end
 local has_ends = { read_write_lock = true, fair_read_write_lock = true,
   permits = true }
 
+-- Calls fn for each thing in a slot that moves, with the seconds by which the
+-- clock of its new server is ahead.
+local function in_slot(world, move, fn)
+  local ahead = move.to:clock() - move.from:clock()
+  for _, thing in ipairs(world.things) do
+    if thing.servers[1] and world.cluster.slot_of(thing) == move.slot then
+      fn(thing, ahead)
+    end
+  end
+end
+
 --- Handles clock skew when a key moves to another server of the cluster.
 ---@param world table
 ---@param move table of cluster.lua
 function faults.key_moves(world, move)
-  local ahead = move.to:clock() - move.from:clock()
-  for _, thing in ipairs(world.things) do
-    if thing.servers[1] and world.cluster.slot_of(thing) == move.slot then
-      if ahead < 0 then thing.went_back = true end
-      if ahead ~= 0 and has_ends[thing.kind] then lose(world, thing) end
-    end
-  end
+  in_slot(world, move, function(thing, ahead)
+    if ahead ~= 0 and has_ends[thing.kind] then lose(world, thing) end
+  end)
+end
+
+--- The same for a slot, whose tokens may have no key.
+function faults.slot_moves(world, move)
+  in_slot(world, move, function(thing, ahead)
+    if ahead < 0 then thing.went_back = true end
+  end)
 end
 
 local function lose_data(world, server, is_whole, is_restart)

@@ -639,7 +639,7 @@ local function red_of(task, thing)
   return lock
 end
 
--- Does a client count a server that has restarted, since it did not know its
+-- Does the client count a restarted server because it never knew its
 -- predecessor?
 local function is_ignorant(task, thing)
   local now, result = task.world.universe.now, false

@@ -152,7 +152,7 @@ local function check_owner(owner, self, server, thing, key, seen)
   local process = taker_of(self, thing, owner)
   if not process or not is_up(process, now) then return end
   local before = thing.unknown and thing.unknown[owner]
-  if is_known(process, owner) then      -- offsets a look at an unknown one
+  if is_known(process, owner) then      -- cancels a look at an unknown one
     local since = before and before + 2 * EVERY
     seen[owner] = since and since < now and since or nil
     return

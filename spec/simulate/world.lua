@@ -186,6 +186,7 @@ local function add_servers(self, random)
   if self.only.cluster then
     self.cluster = clusters.new(self.network, self.servers)
     function self.cluster.on_key(move) faults.key_moves(self, move) end
+    function self.cluster.on_slot(move) faults.slot_moves(self, move) end
   end
 end
 

@@ -113,6 +113,10 @@ end
 --- A hook, called before a key migrates. `move` has `slot`, `from` and `to`.
 function cluster.on_key() end
 
+--- A hook, called with the same when a slot begins to migrate, and at the end.
+---@param move table
+function cluster.on_slot(move) end               -- luacheck: ignore
+
 -- MIGRATE: the key keeps its remaining lease, by the clock of the target.
 local function move_key(self, move, key)
   local entry, from, to = move.from.redis.entries[key], move.from, move.to
@@ -140,6 +144,7 @@ local function finish(self, move)
   for _, key in ipairs(keys_in(move.from, move.slot)) do
     move_key(self, move, key)
   end
+  self.on_slot(move)
   self.moves[move.slot], self.has[move.slot] = nil, move.to
   tell(self, { slots = { move.slot }, shard = move.to },
     { move.from, move.to })
@@ -161,6 +166,7 @@ function cluster:move(thing, to, seconds)
   end
   local move = { slot = number, from = from, to = to }
   self.moves[number] = move
+  self.on_slot(move)
   if seconds <= 0 then return finish(self, move) end
   for _, key in ipairs(keys_in(from, number)) do
     self.universe:after(self.universe.random() * seconds, function()
@@ -205,9 +211,11 @@ function cluster:remove(shard, to, seconds)
   self:settle(shard)
   local list = slots_of(self, shard)
   for _, number in ipairs(list) do
+    local move = { slot = number, from = shard, to = to }
     for _, key in ipairs(keys_in(shard, number)) do
-      move_key(self, { slot = number, from = shard, to = to }, key)
+      move_key(self, move, key)
     end
+    self.on_slot(move)
     self.has[number] = to
   end
   tell(self, { slots = list, shard = to }, { shard, to })

@@ -204,8 +204,8 @@ local function check_herd(self, server, path)
 end
 
 -- A node has ended, with a session or by a request of it. A client that deletes
--- its own node does not count on it any more, unless it breaks its own lock:
--- then an entry still has this node, and may be granted meanwhile.
+-- its own node does not count on it any more, unless it breaks its own lock.
+-- Then an entry still has this node, and may yet be granted.
 local function ended(self, server, path, session, is_deleted)
   if not self.owners[path] then return end
   check_herd(self, server, path)

@@ -123,16 +123,16 @@ static int core_keep(lua_State *L)
     return 1;
 }
 
-/* core.write(fd, text) -> boolean. Does not wait: returns false if the pipe is
-   full or closed. A text longer than PIPE_BUF may be cut, because it is written
-   in parts. */
+/* core.write(fd, text) -> the number of bytes written: fewer than the text has
+   if the pipe is full or closed. A text longer than PIPE_BUF is written in
+   parts, so it may be cut. Does not wait if no other process fills the pipe. */
 static int core_write(lua_State *L)
 {
-    size_t left;
+    size_t length, left;
     struct pollfd room = { (int)luaL_checkinteger(L, 1), POLLOUT, 0 };
-    const char *text = luaL_checklstring(L, 2, &left);
+    const char *text = luaL_checklstring(L, 2, &length);
 
-    while (left > 0) {
+    for (left = length; left > 0;) {
         const size_t part = left < PIPE_BUF ? left : PIPE_BUF;
 
         if (poll(&room, 1, 0) != 1
@@ -141,7 +141,7 @@ static int core_write(lua_State *L)
         text += part;
         left -= part;
     }
-    lua_pushboolean(L, left == 0);
+    lua_pushinteger(L, (lua_Integer)(length - left));
     return 1;
 }
 

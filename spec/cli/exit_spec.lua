@@ -110,6 +110,17 @@ describe("output whose reader has left", function()
   end)
 end)
 
+describe("a client that is closed", function()
+  it("may be closed again where nothing can wait", function()
+    local result = run [[
+      local client = assert(rlock.open())
+      client:close()
+      coroutine.wrap(function() print(client:close()) end)()]]
+    assert.same({ 0, "true\n", "" },
+      { result.status, result.out, result.err })
+  end)
+end)
+
 describe("standard error that nobody reads", function()
   for option, told in pairs {
     ["-v"] = "^rlock: standard error was full: (%d+) messages were dropped$",
@@ -372,6 +383,21 @@ describe("an uncaught error", function()
       assert.is_nil(result.err:find("not be released", 1, true))
       assert.is_false(exists("cli:root"))
     end
+  end)
+
+  it("is not reported if its task is cancelled before it ends", function()
+    local result = run [[
+      local task = rlock.spawn(function()
+        local slow <close> = setmetatable({}, { __close = function()
+          rlock.sleep(60)
+        end })
+        error "root"
+      end)
+      rlock.sleep(0.01)
+      task:cancel()
+      rlock.sleep(0.01)
+      error "other"]]
+    assert.matches("^rlockctl: stdin:%d+: other\n", result.err)
   end)
 
   it("of a waiter does not stop the close that wakes it", function()

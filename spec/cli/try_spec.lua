@@ -88,8 +88,8 @@ keys
   it("refuses a second acquire where the client does", function()
     local result = try("A acquire 2s\nA acquire 2s\n", "mutex")
     assert.equal(1, result.status)
-    assert.matches("\n  refused by the client: A holds it already, and mutex "
-      .. "cannot be entered twice\n", result.out)
+    assert.matches("\n  refused by the client: A already holds it, and mutex "
+      .. "is not reentrant\n", result.out)
   end)
 
   it("refuses what it cannot do", function()
@@ -116,7 +116,7 @@ describe("rlockctl check --on", function()
   it("says if there was nothing to run", function()
     local result = ctl.run { "check", "simple", "--on", server.url }
     assert.same({ 0, "" }, { result.status, result.err })
-    assert.matches(": no fault found\n%-%-on: no step was run on the server; ",
+    assert.matches(": no fault found\n%-%-on: nothing ran on the server; ",
       result.out)
   end)
 

@@ -88,12 +88,19 @@ registry[KEY] = host
 
 local STDERR = 2
 
---- Where log lines go. Does not wait: a reader that does not read must not stop
---- the renewals.
----@return boolean # false: dropped
-function host.write_log(text) return core.write(STDERR, text) end
+local is_cut = false       -- the last line that was written has no end
 
-local dropped = 0          -- lines since the last one that was written
+--- Writes a log line without waiting: a stalled reader must not stop renewals.
+---@param text string with a newline
+---@return boolean # false: dropped, or cut
+function host.write_log(text)
+  if is_cut then text = "\n" .. text end
+  local written = core.write(STDERR, text)
+  if written > 0 then is_cut = written < #text end
+  return written == #text
+end
+
+local dropped = 0          -- messages since the last write
 
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
 ---@param options table

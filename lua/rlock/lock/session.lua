@@ -67,7 +67,7 @@ local session = {}
 session.__index = session
 
 local BATCH = 256           -- releases sent at once when closing
-local LATE = 2              -- seconds that closing may exceed its deadline
+local SLACK = 2             -- seconds that a close may last beyond its deadline
 
 -- Host -> what all sessions of this process share, for deadlock.lua: the
 -- `sessions` by id; `waits`, task -> its wait.
@@ -329,8 +329,17 @@ function session:wind_down()
   self.server:rest()
 end
 
--- Closes the connections when nothing is in flight, or at the deadline.
-local function finish_close(self, deadline)
+-- Closes the connections, and wakes the callers of `close`.
+local function disconnect(self)
+  self.server:close()
+  self.meter:close()
+  local callers = self.closers
+  self.closers = false
+  for _, over in ipairs(callers) do over:set() end
+end
+
+-- Releases all holds, and waits for requests in flight until the deadline.
+local function release_and_wait(self, deadline)
   release_all(self, deadline, "the client was closed")
   self.process.sessions[self.id] = nil
   self.host.sleep(0)                    -- lets the woken waiters leave
@@ -338,15 +347,16 @@ local function finish_close(self, deadline)
   while self.pending > 0 and self.host.now() < deadline do
     self.work_ended:wait(deadline - self.host.now())
   end
-  self.server:close()
-  self.meter:close()
-  local callers = self.closers
-  self.closers = false
-  for _, over in ipairs(callers or {}) do over:set() end
 end
 
--- Tells the waiters, then closes in a daemon: an error in another task, which
--- ends the program, must not cancel the releases.
+-- A callback of the program that ends it must not keep the callers waiting.
+local function finish_close(self, deadline)
+  self.host.guard(disconnect, self, release_and_wait, self, deadline)
+  disconnect(self)
+end
+
+-- Wakes the waiters, then closes in a daemon. So an error in another task,
+-- which ends the program, does not cancel the releases.
 local function begin_close(self, task)
   self.is_closed = true
   for _, family in pairs(self.families) do owner.renumber(task, family) end
@@ -360,19 +370,20 @@ local function begin_close(self, task)
 end
 
 --- Releases all holds, waits for requests in flight, and closes the
---- connections. Takes at most `timeout`. If the session is being closed
---- already, or the task is cancelled meanwhile, waits until it is closed.
+--- connections. Takes `timeout` and SLACK at most. Later callers, and a task
+--- that is cancelled meanwhile, also wait until the session is closed.
 function session:close()
+  if not self.closers then return end
   local host = self.host
   local task = host.current()
+  local latest = host.now() + self.timeout + SLACK
   if not self.is_closed then begin_close(self, task) end
   if not self.closers then return end
   local over = host.event()
   self.closers[#self.closers + 1] = over
-  local most = self.timeout + LATE
-  local _, code, cancellation = over:pause(most)
+  local _, code, cancellation = over:pause(latest - host.now())
   if code == "cancelled" then
-    over:pause(most)
+    over:pause(latest - host.now())
     error(cancellation, 0)
   end
 end

@@ -216,6 +216,19 @@ local function not_renewed(self, grant, why, now)
   end
 end
 
+-- Adds a grant, which is in no list. One that is due before others, after an
+-- inner unlock or a late reply, goes to the heap.
+local function schedule(self, grant, deadline)
+  local last = self.fresh.last
+  if last and last[4] > deadline + self.period * EARLY then
+    grant.deadline = deadline
+    self.alarms:push(grant)
+  else
+    grant[4] = deadline
+    append(self.fresh, grant)
+  end
+end
+
 -- The server keeps a grant, which is in no list, until `ends`.
 local function renewed(self, grant, ends, sent)
   grant.state, grant.lost_because = "held", nil
@@ -226,8 +239,7 @@ local function renewed(self, grant, ends, sent)
     series.late_renewals = series.late_renewals + 1
   end
   grant.valid_until = math.max(grant.valid_until, ends)
-  grant[4] = sent + self.period
-  append(self.fresh, grant)
+  schedule(self, grant, sent + self.period)
 end
 
 -- As `renewed` for the grants that are still in the batch. What is held, and
@@ -236,6 +248,7 @@ local function all_renewed(self, batch, grants, n, lease, sent)
   local session, fresh, last = self.session, self.fresh, self.fresh.last
   local deadline, early = sent + self.period, sent + session.lease / 2
   local drift, ends
+  local is_late = last and last[4] > deadline + self.period * EARLY
   for i = 1, n do
     local grant = grants[i]
     if grant and grant[1] == batch then
@@ -245,7 +258,7 @@ local function all_renewed(self, batch, grants, n, lease, sent)
         ends = session.valid_until(sent, lease / 1000, drift)
       end
       if grant.watched and grant.state == "held" and until_now >= early
-          and not grant.is_unsure then
+          and not grant.is_unsure and not is_late then
         if ends > until_now then grant.valid_until = ends end
         grant[1], grant[2], grant[3] = fresh, last or false, false
         grant[4] = deadline
@@ -579,14 +592,8 @@ end
 ---@param sent number when its last renewal (or its acquire) was sent
 function watchdog:watch(grant, sent)
   if grant[1] or grant.index then self:remove(grant) end
-  local deadline, last = sent + self.period, self.fresh.last
-  if last and last[4] > deadline then      -- after an inner unlock
-    grant.deadline = deadline
-    self.alarms:push(grant)
-  else
-    grant[4] = deadline
-    append(self.fresh, grant)
-  end
+  local deadline = sent + self.period
+  schedule(self, grant, deadline)
   if not self.change or deadline < self.wake_deadline then
     awake(self, deadline)
   end

@@ -146,8 +146,8 @@ local function request(lock, i, client, parts)
     return nil, ("policy %s has no %s"):format(lock.name, step.op)
   elseif step.op == "acquire" and step.want > 1
       and lock.sides[step.side].reenter == false then
-    return nil, ("refused by the client: %s holds it already, and %s cannot be "
-      .. "entered twice"):format(client.name, lock.name)
+    return nil, ("refused by the client: %s already holds it, and %s is not "
+      .. "reentrant"):format(client.name, lock.name)
   end
   return step
 end

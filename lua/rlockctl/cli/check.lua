@@ -49,7 +49,7 @@ lua/rlock/policy/README.md.
   --limit S       seconds to search; default 60
   --seed N        random walks for half of the limit, if not all is explored
   --no-symmetry   do not treat the clients as alike
-  --trace FILE    run the steps in a file, one per line, as in the column `step`
+  --trace FILE    run the steps in FILE, one per line, as in the column `step`
   --on URL        then run them on this server as well: it must agree
   --json          print one object
 
@@ -258,8 +258,8 @@ local function run(operands, chosen)
   explored, result = explore_further(explored, result, name, chosen)
   ---@cast result any
   if chosen.on and not result.trace then
-    result.not_compared = "--on: no step was run on the server; name a file of "
-      .. "steps with --trace"
+    result.not_compared = "--on: nothing ran on the server; give the steps "
+      .. "with --trace"
   end
   print_result(explored, result, chosen.json)
   local agrees = not chosen.on or compare(explored, result, name, chosen)

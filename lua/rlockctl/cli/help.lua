@@ -44,7 +44,7 @@ Options:
   -e CODE          a chunk to run
   -i               a prompt, see rlockctl help prompt
   --log json       write each event of the program's locks to standard error, as
-                   a line of JSON; drops events that nobody reads
+                   a line of JSON; drops events while the pipe is full
   --metrics PORT   serve its metrics at http://127.0.0.1:PORT/metrics, for
                    Prometheus; --metrics FILE writes them to a file
   -v               more messages on standard error

@@ -2,8 +2,8 @@
 --- { name, value }, where `value` names the option's value in messages, if it
 --- takes one. `all`: it may be repeated, and its values are a list. `last`: no
 --- options follow it.
---- Values are given as --url=X, --url X, -eX or -e X; -nq is -n -q; "--" ends
---- the options.
+--- Values are given as --url=X, --url X, -eX or -e X. Short options combine:
+--- -nq is -n -q. "--" ends the options.
 
 local option_parser = {}
 
@@ -52,15 +52,20 @@ local function unknown(name, known, command)
     command and " " .. command or "")
 end
 
--- Parses the option at words[i]; returns the index after it, or nil, problem.
-local function read_option(words, i, known, chosen, command)
-  local name, value = split(words[i], known)
+---@type function
+local read_option
+
+-- Parses the option at words[i], or `part` of it. Returns the index after it,
+-- or nil, problem.
+function read_option(words, i, known, chosen, command, part)
+  local name, value = split(part or words[i], known)
   local option = known[name]
   if not option then
     return nil, unknown(name, known, command)
   elseif not option[2] then
     if value and #name == 2 and known["-" .. value:sub(1, 1)] then
-      words[i], i = "-" .. value, i - 1           -- -nq: read -q next
+      store(chosen, option, true)
+      return read_option(words, i, known, chosen, command, "-" .. value)
     elseif value then
       return nil, "option " .. name .. " takes no value"
     end

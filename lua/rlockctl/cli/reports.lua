@@ -9,10 +9,10 @@ local reports = {}
 
 local PERIOD = 5               -- seconds between two writes of the file
 
-local dropped = 0              -- events since the last one that was written
+local dropped = 0              -- events since the last write
 
 --- The `log` callback of clients: writes an event, see events.lua. Its field
---- `dropped` counts the events before it that nobody has read.
+--- `dropped` counts the events before it that were dropped.
 function reports.log(level, event, fields)
   fields.time = os.date("!%Y-%m-%dT%H:%M:%SZ")
   fields.level, fields.event = level, event

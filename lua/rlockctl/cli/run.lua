@@ -18,6 +18,12 @@ local function say(self, ...)
   self.cli.complain((("run: " .. string.format(...)):gsub("%c", "?")))
 end
 
+-- The same while it holds the lock: drops the message rather than wait.
+local function say_or_drop(self, ...)
+  self.host.write_log(("rlockctl: run: " .. string.format(...))
+    :gsub("%c", "?") .. "\n")
+end
+
 local function emit(self, event, fields)
   local fd = self.chosen.status_fd
   if not fd then return end
@@ -165,12 +171,12 @@ local function took(self)
   local waited, former = self.host.now() - self.started,
     self.hold.lock.former_limit
   if former and not self.chosen.quiet then
-    say(self, "%q had a limit of %d: it is %d now", self.name, former,
+    say_or_drop(self, "%q had a limit of %d: it is %d now", self.name, former,
       self.chosen.limit)
   end
   local env, owner, token = self.hold:environment(self.name, self.chosen.ttl)
   if self.chosen.verbose then
-    say(self, "acquired %q after %.3f s", self.name, waited)
+    say_or_drop(self, "acquired %q after %.3f s", self.name, waited)
   end
   emit(self, "acquired", { waited_ms = milliseconds(waited), owner = owner,
     token = token })

@@ -145,7 +145,7 @@ local function run_later(self, n)
 end
 
 ---@type any
-local stepped               -- the host of the task that ran last
+local stepped               -- the task that runs
 
 local function run_ready(self)
   local n, ready = 0, self.ready
@@ -157,9 +157,10 @@ local function run_ready(self)
     n = n + 4
     local host = task.host
     if not host.is_dead and not task.over then
-      host.running, stepped = task, host
+      local outer = stepped
+      host.running, stepped = task, task
       resume(task.co, a, b, c)
-      host.running = nil
+      host.running, stepped = nil, outer
       if not task.wait_of and not task.over then     -- the program has yielded
         finished(task, false, debug.traceback(task.co, unwind.ASTRAY))
       end
@@ -239,19 +240,22 @@ function finished(task, ok, ...)
     task.results = { n = select("#", ...), ... }
   elseif not unwind.is((...)) then
     host.failed((...))
+  elseif task == host.failing and not host.is_ending then
+    host.failure, host.failing = nil, nil
   end
   if not task.is_daemon then host.ended() end
   if not task.joiners or host.is_ending then return end
   for _, event in ipairs(task.joiners) do event:set() end
 end
 
--- The message handler of tasks: keeps the first error that ends one, as that of
--- uv/tasks.lua.
+-- The message handler of tasks: keeps the first error that ends a task, as the
+-- handler in uv/tasks.lua does.
 local function traceback(message)
   message = unwind.traceback(message, 3)
-  if not unwind.is(message) and not stepped.failure then
-    stepped.failure = message
-    stepped.on_failure()
+  local host = stepped.host
+  if not unwind.is(message) and not host.failure then
+    host.failure, host.failing = message, stepped
+    host.on_failure()
   end
   return message
 end
@@ -494,8 +498,8 @@ local function add_program(host, universe)
     error(task.unwinding, 0)
   end
 
-  --- Is called for the first error that ends a task, before its `<close>`
-  --- variables are closed.
+  --- Called at the first uncaught error, before the task closes its `<close>`
+  --- variables.
   function host.on_failure() end
 
   --- Is called with an error that a task did not catch.

@@ -96,7 +96,7 @@ local function make_host(self)
     speed = 1 + (random() - 0.5) * 0.0004 }
   process.adapt(host)
   host.version = run.program.version
-  function host.on_failure()           -- later asserts set another table
+  function host.on_failure()           -- a copy: later asserts change it
     self.raised = { code = self.raised.code, detail = self.raised.detail }
   end
   local failed = host.failed
@@ -129,7 +129,7 @@ end
 ---@param life integer 1, plus the number of its restarts
 ---@return table # `host`; `clients`; `is_closed`, once it has ended; `ending`,
 ---  how it ends: "done", "exit", "code" or "error"; `ended_at`; `raised`, the
----  `code` and `detail` of its last failed assert
+---  `code` and `detail` of the last failed assert before its first error
 function process.start(run, number, life)
   local self = setmetatable({ run = run, number = number, life = life,
     clients = {}, open = {}, began = 0, raised = {} }, process)

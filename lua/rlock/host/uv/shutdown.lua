@@ -150,7 +150,10 @@ end
 -- loops would never end. rlock itself writes with methods of files: a message
 -- that nobody reads must not end the program.
 local stdout = io.type(io.stdout) and io.stdout
+
+--- The exit status, as that of a program that SIGPIPE ends.
 shutdown.UNREAD = 141
+
 ---@type function, function, function
 local plain_print, plain_write, plain_flush       -- set by prepare
 

@@ -35,8 +35,9 @@ local ending             -- why the program ends: { status=, message= }
 local finishing = false  -- the program has ended, and cleans up
 ---@type string?
 local failure            -- the message of the first error that ends a task
+local failing            -- this task; it may still close its variables
 ---@type function?
-local explain            -- adds to this message
+local explain            -- adds the detail to that message
 --- Events with a timeout, by `deadline`; one timer of the core is set for the
 --- first.
 ---@type rlock.heap, any, number
@@ -97,18 +98,19 @@ local function end_program(status, message)
   ending = { status = status, message = message }
 end
 
--- The message handler of tasks. A task that fails still closes its `<close>`
--- variables, which may make another task fail first.
+-- The message handler of tasks. It keeps the first error: the `<close>`
+-- variables of the failed task may make other tasks fail before that task ends.
 local function traceback(message)
   message = unwind.traceback(message, 3)
   if not unwind.is(message) and not failure then
     failure = explain and explain(message) or message
+    failing = current
   end
   return message
 end
 
---- Calls fn with the message, with a traceback, of the first error that ends a
---- task. What it returns is reported instead.
+--- Sets the function that adds detail to the first uncaught error, a message
+--- with a traceback. Its result is reported instead.
 ---@param fn? function
 function tasks.explain_with(fn) explain = fn end
 
@@ -120,6 +122,8 @@ local function finished(task, ok, ...)
     task.results = { n = select("#", ...), ... }
   elseif not unwind.is((...)) and not finishing then
     end_program(1, failure or (...))
+  elseif task == failing and not ending then     -- cancelled after its error
+    failure, failing = nil, nil
   end
   if ending and not ending.begun then return end     -- all will be cancelled
   for _, waiting in ipairs(task.joiners or {}) do waiting:set() end
@@ -499,7 +503,7 @@ end
 ---@return integer | table | nil # exit status
 ---@return string? # message, with a traceback
 function tasks.run(fn, ...)
-  ending, failure = nil, nil
+  ending, failure, failing = nil, nil, nil
   local main = tasks.spawn(fn, ...)
   local ok, message = loop_until_over()
   local stopped = ending

@@ -21,9 +21,9 @@ function unwind.new(why) return setmetatable({ why = why }, Unwind) end
 --- Is this error one that unwinds a task?
 function unwind.is(message) return getmetatable(message) == Unwind end
 
---- The message handler of a task: adds a traceback to other errors.
+--- Adds a traceback to an error, unless it unwinds a task.
 ---@param message any
----@param level? integer of the first frame that is shown; default: 2
+---@param level? integer the first stack frame to show; default: 2
 function unwind.traceback(message, level)
   local meta = getmetatable(message)
   if meta == Unwind then return message end

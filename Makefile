@@ -196,6 +196,15 @@ simulate: deps  ## the client under faults; SEED=7 MINUTES=5 ZOOKEEPER=1
 	  MINUTES=$(or $(MINUTES),$(if $(COVERAGE),10,1)) \
 	  $(if $(COVERAGE),COVERAGE=1)
 
+seeds: deps  ## fresh seeds in each mode of the simulator; MINUTES=15
+	$(SUB) all tests
+	@status=0; \
+	for mode in "" SENTINEL=1 CLUSTER=1 REPLICAS=1 CALM=1 ZOOKEEPER=1; do \
+	  echo "== $${mode:-default}"; \
+	  B=$(B) spec/simulate/run SHRINK=0 MINUTES=$(or $(MINUTES),15) $$mode \
+	    || status=1; \
+	done; exit $$status
+
 mutate: deps  ## do the tests notice small faults? SEED=7 COUNT=50 FILE=fair
 	$(SUB) all tests
 	@B=$(B) SEED="$(SEED)" COUNT="$(COUNT)" EACH="$(EACH)" FILE="$(FILE)" \
@@ -314,6 +323,6 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 .PHONY: all budget tools tests asan-build deps demo test test-all lists check asan \
-        oom valgrind bench interop simulate mutate soak rocks pages docs release dist deb \
-        install install-program install-pages uninstall clean help
+        oom valgrind bench interop simulate seeds mutate soak rocks pages docs \
+        release dist deb install install-program install-pages uninstall clean help
 -include $(wildcard $(B)/*.d $(B)/spec/c/*.d)

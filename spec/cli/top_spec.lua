@@ -378,10 +378,10 @@ describe("rlockctl top without a terminal", function()
   end)
 
   it("ends when nobody reads it", function()
-    local result = ctl.run { program = "sh", url = server.url, "-c",
-      ctl.binary .. " top --interval 0.1 | head -n 1" }
+    local result = ctl.run { program = "bash", url = server.url, "-c",
+      "set -o pipefail; " .. ctl.binary .. " top --interval 0.1 | head -n 1" }
     assert.matches("^NAME +KIND ", result.out)
-    assert.matches("^rlockctl: top: cannot write: ", result.err)
+    assert.same({ 141, "" }, { result.status, result.err })
   end)
 
   it("refuses bad usage, and ends with 202 without a server", function()

@@ -114,6 +114,7 @@ end
 
 -- A server has its data of an earlier time again.
 local function restored(world, server)
+  server.is_restored = true             -- places that were left may be back
   each_of(world, server, function(thing)
     world.oracle.restored(thing, server)
   end)

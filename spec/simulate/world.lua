@@ -634,7 +634,9 @@ end
 local function is_lasting(self, server, key)
   if is_queue(key) or key:find "^rlock_waits" then return not self.is_calm end
   local channel = key:match "^(.*):wait[a-z]+$"
-  if channel and are_excused(self, server, channel) then return true end
+  if channel and (server.is_restored or are_excused(self, server, channel)) then
+    return true
+  end
   for _, pattern in ipairs(LASTING) do
     if key:find(pattern) then return true end
   end

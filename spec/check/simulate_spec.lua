@@ -143,7 +143,7 @@ describe("simulated clients", function()
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end
     for _, seed in ipairs { 1795823429192, 1795825681077, 1795825681106,
-      1795835660277 } do
+      1795835660277, 1795844934649 } do
       assert.same({}, faults_of(seed, {}))
     end
   end)

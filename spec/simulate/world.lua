@@ -523,14 +523,17 @@ local function check_place(self, server, key, name)
   end
 end
 
--- No permit outlasts its owner and its lease.
+-- No permit outlasts its owner and its lease. A late request of a process that
+-- was killed may get one, for its lease.
 local function check_permits(self, thing)
   local server = thing.servers[1]
   for _, one in pairs(thing.generations) do
     local entry = one.leases and not thing.went_back
       and server.redis:entry(one.leases)
-    for _, ends in pairs(entry and entry.value or {}) do
-      if ends > server.redis.now / 1000 then
+    for id, ends in pairs(entry and entry.value or {}) do
+      local taker = one.takers[id]
+      if ends > server.redis.now / 1000
+          and not (taker and taker.host.is_dead) then
         self.oracle:fault("left", "%s has a permit of %s, for %.3f s more",
           server.name, one.name, ends / 1000 - server.redis.now / 1000000)
       end

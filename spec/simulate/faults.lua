@@ -52,12 +52,14 @@ local REMEMBERED = 3
 -- A red lock survives the restart of a minority: for one lease, clients do not
 -- count a restarted server. Returns whether this lock survives.
 local function survives(world, thing, server)
-  if thing.use ~= "red" or server.hides_run_id or server.has_aof then
+  if thing.use ~= "red" or world.only.sentinel or server.hides_run_id
+      or server.has_aof then
     return false
   end
-  local now, n = world.universe.now, 0
-  thing.restarted[server] = { at = now, till = now + REMEMBERED * world.lease,
-    knowing = thing.knowing[server] or {} }
+  local now, n, knowing = world.universe.now, 0, {}
+  for session in next, thing.knowing[server] do knowing[session] = true end
+  thing.restarted[server] = { till = now + REMEMBERED * world.lease,
+    knowing = knowing }
   for _, restart in next, thing.restarted do
     if now < restart.till then n = n + 1 end
   end
@@ -130,7 +132,7 @@ inject["restart, empty"] = function(world, a, _, c)
   if server.is_down then return end
   settle(world, server)
   server:restart(c, "nothing")
-  lose_data(world, server, true, not world.cluster and not world.only.sentinel)
+  lose_data(world, server, true, true)
 end
 
 inject["restart, saved"] = function(world, a, _, c)
@@ -139,7 +141,7 @@ inject["restart, saved"] = function(world, a, _, c)
   settle(world, server)
   server:restart(c, "saved")
   if world.cluster then world.cluster:forget_strays(server) end
-  lose_data(world, server, false, not world.cluster and not world.only.sentinel)
+  lose_data(world, server, false, true)
   restored(world, server)
 end
 

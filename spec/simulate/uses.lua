@@ -650,10 +650,7 @@ local function is_ignorant(task, thing)
       result = true
     end
     if server_identity.of(session.server.node) then
-      local knowing = {}
-      for one in next, thing.knowing[server] or {} do knowing[one] = true end
-      knowing[session] = true
-      thing.knowing[server] = knowing
+      thing.knowing[server][session] = true
     end
   end
   return result

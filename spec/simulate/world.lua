@@ -125,9 +125,13 @@ local function add_recipes(self)
   end
 end
 
+-- `knowing`: the sessions that have identified a server; `restarted`: when one
+-- has lost its data, and who knew it then.
 local function add_red(self, random)
-  add_thing(self, { use = "red", kind = "red", servers = self.servers,
-    policy = one_of(POLICIES, random), restarted = {}, knowing = {} })
+  local thing = add_thing(self, { use = "red", kind = "red",
+    servers = self.servers, policy = one_of(POLICIES, random), restarted = {},
+    knowing = {} })
+  for _, server in ipairs(self.servers) do thing.knowing[server] = {} end
 end
 
 local function add_things(self, random)

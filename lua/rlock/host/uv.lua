@@ -90,17 +90,17 @@ local STDERR = 2
 
 local is_cut = false       -- the last line that was written has no end
 
+--- How many log lines were dropped since the last one that was written.
+host.dropped = 0
+
 --- Writes a log line without waiting: a stalled reader must not stop renewals.
 ---@param text string with a newline
----@return boolean # false: dropped, or cut
 function host.write_log(text)
   if is_cut then text = "\n" .. text end
   local written = core.write(STDERR, text)
   if written > 0 then is_cut = written < #text end
-  return written == #text
+  host.dropped = written < #text and host.dropped + 1 or 0
 end
-
-local dropped = 0          -- messages since the last write
 
 --- Opens a connection of frames, see host/uv/frames.lua (loaded on first use).
 ---@param options table
@@ -120,10 +120,9 @@ end
 ---@param text string one line
 function host.log(level, text)
   if host.verbosity < (level == "warn" and 1 or 2) then return end
-  local told = dropped == 0 and "" or ("rlock: standard error was full: %d "
-    .. "messages were dropped\n"):format(dropped)
-  local is_written = host.write_log(told .. "rlock: " .. text .. "\n")
-  dropped = is_written == false and dropped + 1 or 0
+  local told = host.dropped == 0 and "" or ("rlock: standard error was full: "
+    .. "%d messages were dropped\n"):format(host.dropped)
+  host.write_log(told .. "rlock: " .. text .. "\n")
 end
 
 --- The identity of this process, see identity.lua.

@@ -216,11 +216,16 @@ local function not_renewed(self, grant, why, now)
   end
 end
 
--- Adds a grant, which is in no list. One that is due before others, after an
--- inner unlock or a late reply, goes to the heap.
-local function schedule(self, grant, deadline)
+-- Would a grant that is due then break the order of `fresh`, after an inner
+-- unlock or a late reply?
+local function is_before_others(self, deadline)
   local last = self.fresh.last
-  if last and last[4] > deadline + self.period * EARLY then
+  return last and last[4] > deadline + self.period * EARLY
+end
+
+-- Adds a grant, which is in no list: to `fresh`, if that keeps its order.
+local function schedule(self, grant, deadline)
+  if is_before_others(self, deadline) then
     grant.deadline = deadline
     self.alarms:push(grant)
   else
@@ -248,7 +253,7 @@ local function all_renewed(self, batch, grants, n, lease, sent)
   local session, fresh, last = self.session, self.fresh, self.fresh.last
   local deadline, early = sent + self.period, sent + session.lease / 2
   local drift, ends
-  local is_late = last and last[4] > deadline + self.period * EARLY
+  local is_late = is_before_others(self, deadline)
   for i = 1, n do
     local grant = grants[i]
     if grant and grant[1] == batch then

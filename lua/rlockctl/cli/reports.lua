@@ -9,16 +9,13 @@ local reports = {}
 
 local PERIOD = 5               -- seconds between two writes of the file
 
-local dropped = 0              -- events since the last write
-
 --- The `log` callback of clients: writes an event, see events.lua. Its field
---- `dropped` counts the events before it that were dropped.
+--- `dropped` counts the lines before it that were dropped.
 function reports.log(level, event, fields)
   fields.time = os.date("!%Y-%m-%dT%H:%M:%SZ")
   fields.level, fields.event = level, event
-  fields.dropped = dropped > 0 and dropped or nil
-  local is_written = host.write_log(json(fields) .. "\n")
-  dropped = is_written == false and dropped + 1 or 0
+  fields.dropped = host.dropped > 0 and host.dropped or nil
+  host.write_log(json(fields) .. "\n")
 end
 
 --- Writes the metrics to a file, atomically.

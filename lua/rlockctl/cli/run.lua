@@ -14,14 +14,15 @@ local CONNECT = 10             -- seconds; many clients may connect at once
 
 -- messages ----------------------------------------------------------------
 
-local function say(self, ...)
-  self.cli.complain((("run: " .. string.format(...)):gsub("%c", "?")))
+local function line(...)
+  return (("run: " .. string.format(...)):gsub("%c", "?"))
 end
+
+local function say(self, ...) self.cli.complain(line(...)) end
 
 -- The same while it holds the lock: drops the message rather than wait.
 local function say_or_drop(self, ...)
-  self.host.write_log(("rlockctl: run: " .. string.format(...))
-    :gsub("%c", "?") .. "\n")
+  self.host.write_log("rlockctl: " .. line(...) .. "\n")
 end
 
 local function emit(self, event, fields)

@@ -79,3 +79,19 @@ describe("a caller that is cancelled", function()
     assert.is_false(is_called)
   end)
 end)
+
+describe("the read under the lock", function()
+  on_stage("is retried when its connection is lost", function(self, client)
+    local execute, n = self.server.execute, 0
+    function self.server.execute(its, link, words)
+      if words[1] == "MGET" then
+        n = n + 1
+        if n == 2 then link:half_open(0.01) end
+      end
+      return execute(its, link, words)
+    end
+    assert.same({ "new", "computed" }, { client:compute("c", { ttl = 60 },
+      function() return "new" end) })
+    assert.equal(3, n)
+  end)
+end)

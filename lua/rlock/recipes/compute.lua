@@ -20,6 +20,7 @@
 --- followers, wait for the leader and send no requests.
 
 local PASSED = require "rlock.util.deadline".passed
+local backoff = require "rlock.util.backoff"
 local check = require "rlock.util.options"
 local duration = require "rlock.util.duration"
 local identity = require "rlock.util.identity"
@@ -36,6 +37,7 @@ local running, unpack = coroutine.running, table.unpack or unpack
 local ATTEMPTS = 2          -- failures until all waiters get the error
 local LOOK = 0.5            -- seconds between a follower's checks of its leader
 local LONGEST = 1000        -- bytes of a detail
+local FIRST_PAUSE, LAST_PAUSE = 0.02, 0.5   -- seconds between two reads
 
 --- Seconds for which a failure is kept: longer than a waiter's poll.
 compute.KEPT = 10
@@ -171,9 +173,27 @@ local function failure_of(self, state, code, detail)
     before + 1 >= ATTEMPTS
 end
 
+-- As `read`, under the lock. Retries until the caller's deadline or the loss of
+-- the lock, for instance after a connection is lost.
+local function read_under(self, hold)
+  local session = self.session
+  local host, server = session.host, session.server
+  local ends = self.wait == 0 and request_deadline(self) or self.deadline
+  local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
+  while true do
+    local state, code, detail = read(self)
+    if state or code == "cancelled" or code == "usage" or session.is_closed
+        or not server:is_retried(code, detail) or hold:valid_for() <= 0
+        or host.now() >= ends then
+      return state, code, detail
+    end
+    host.sleep(pause:next())
+  end
+end
+
 -- Computes under the lock, unless another caller has done so.
 local function compute_under(self, hold)
-  local state, code, detail = read(self)
+  local state, code, detail = read_under(self, hold)
   if not state then return raised(code, detail) end
   local results = results_of(self, state)
   if results then return results end

@@ -398,6 +398,49 @@ describe("a node on ZooKeeper whose creation is in doubt", function()
       assert.is_true(was_busy)
       assert.same({ 1, {} }, { link.epoch, nodes_of(self) })
     end)
+
+  -- Loses the reply to the next create. The session goes on at another server
+  -- before a majority has written the node to disk.
+  local function leave_behind(self, link)
+    instead(link, ops.create2, function(send)
+      for _, server in ipairs(self.ensemble) do
+        self.ensemble:slow_disk(server, 0.1)
+      end
+      link.next_host = link.next_host % 3 + 1
+      self.universe:after(0.01, function() link:leave "a test" end)
+      return send()
+    end)
+  end
+
+  local function with_three(title, fn)
+    it(title, function()
+      stage.play(3, function(self)
+        self.host.sleep(1)
+        local own = self.open()
+        local lock, link = own:lock "a", own.session.server.connection
+        assert(lock:lock() and lock:unlock())      -- its parent exists
+        leave_behind(self, link)
+        fn(self, lock, link)
+      end)
+    end)
+  end
+
+  with_three("is found although the next server does not have it yet",
+    function(self, lock, link)
+      assert(lock:lock())
+      assert.same({ 1, 1 }, { link.epoch, #nodes_of(self) })
+    end)
+
+  with_three("is deleted although the next server does not have it yet",
+    function(self, lock, link)
+      local target, now = lock.record.target, self.host.now()
+      assert.is_nil(target:run("acquire", now + 0.02, now, "owner", "9000",
+        "1"))
+      now = self.host.now()
+      assert.same({ "left" }, target:run("leave", now + 5, now, "owner"))
+      self.host.sleep(1)
+      assert.same({ 1, {} }, { link.epoch, nodes_of(self) })
+    end)
 end)
 
 describe("a session of ZooKeeper that is resumed", function()

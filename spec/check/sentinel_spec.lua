@@ -56,3 +56,22 @@ describe("a client with Sentinels", function()
       end)
   end
 end)
+
+describe("a connection that is opened while the master moves", function()
+  it("is closed, because it leads to the old one", function()
+    stage.play(function(self)
+      local own = open(self)
+      local node, opened = own.session.server.node, nil
+      self:route().back = 0.1
+      local opening = self.spawn(function()
+        opened = table.pack(node:open(function() end))
+      end)
+      self.sleep(0.05)
+      sentinels.fail_over(self.network, self.server, false, 0,
+        function() return 0 end)
+      opening:join()
+      assert.same({ "closed", "the master has moved" },
+        { opened[2], opened[3] })
+    end)
+  end)
+end)

@@ -103,7 +103,7 @@ describe("errors.classify", function()
     assert.equal("connect", errors.classify("ERR invalid password").code)
     assert.equal("connect", errors.classify("ERR Client sent AUTH, but no "
       .. "password is set").code)
-    assert.equal("connect", errors.classify("ERR DB index is out of "
+    assert.equal("redis", errors.classify("ERR DB index is out of "
       .. "range").code)
     assert.equal("no", errors.classify("ERR unknown command 'X'").applied)
   end)
@@ -290,7 +290,7 @@ describe("the row of an error", function()
     is("redis", "maybe", true, true, nil, "ERR WAIT cannot be used with x")
     is("connect", "no", false, false, nil, "ERR invalid password")
     is("connect", "no", false, false, nil, "ERR AUTH called without")
-    is("connect", "no", false, false, nil, "ERR DB index is out of range")
+    is("redis", "no", false, false, nil, "ERR DB index is out of range")
     is("redis", "no", false, false, nil, "ERR unknown command 'x'")
     is("redis", "maybe", false, false, "expects=true",
       "ERR value is not an integer or out of range")

@@ -102,7 +102,7 @@ local plain = {
   -- WRONGPASS before Redis 6.0, and a password that the server does not want.
   { "^invalid password", words.WRONGPASS },
   { "AUTH", row("connect", "no", false, false) },
-  { "^DB index is out of range", row("connect", "no", false, false) },
+  { "^DB index is out of range", row("redis", "no", false, false) },
   -- It was renamed, or is not supported. Inside a script the error is another.
   { "^unknown command", row("redis", "no", false, false, { explain =
     "the server lacks the command: is it a Sentinel, or a proxy?" }) },

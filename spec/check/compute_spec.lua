@@ -81,17 +81,34 @@ describe("a caller that is cancelled", function()
 end)
 
 describe("the read under the lock", function()
-  on_stage("is retried when its connection is lost", function(self, client)
+  -- Loses the replies to the reads from the second on, which is the first one
+  -- under the lock.
+  local function lose_reads(self, last)
     local execute, n = self.server.execute, 0
     function self.server.execute(its, link, words)
       if words[1] == "MGET" then
         n = n + 1
-        if n == 2 then link:half_open(0.01) end
+        if n >= 2 and n <= last then link:half_open(0.01) end
       end
       return execute(its, link, words)
     end
+  end
+
+  on_stage("is retried when its connection is lost", function(self, client)
+    lose_reads(self, 2)
     assert.same({ "new", "computed" }, { client:compute("c", { ttl = 60 },
       function() return "new" end) })
-    assert.equal(3, n)
   end)
+
+  for _, wait in ipairs { 1, 2, 3 } do
+    on_stage(("ends when the wait of %d s has passed"):format(wait),
+      function(self, client)
+        lose_reads(self, math.huge)
+        local seconds, value, code = self:timed(client.compute, client, "c",
+          { ttl = 60, wait = wait }, error)
+        assert.is_nil(value)
+        assert.equal("closed", code)
+        assert.near(wait, seconds, 0.05)
+      end)
+  end
 end)

@@ -180,15 +180,17 @@ local function read_under(self, hold)
   local host, server = session.host, session.server
   local ends = self.wait == 0 and request_deadline(self) or self.deadline
   local pause = backoff.new(FIRST_PAUSE, LAST_PAUSE, host.random_number)
-  while true do
-    local state, code, detail = read(self)
+  ---@type any, any, any
+  local state, code, detail
+  repeat
+    state, code, detail = read(self)
     if state or code == "cancelled" or code == "usage" or session.is_closed
-        or not server:is_retried(code, detail) or hold:valid_for() <= 0
-        or host.now() >= ends then
-      return state, code, detail
+        or not server:is_retried(code, detail) or hold:valid_for() <= 0 then
+      break
     end
-    host.sleep(pause:next())
-  end
+    host.sleep(min(pause:next(), max(ends - host.now(), 0)))
+  until host.now() >= ends
+  return state, code, detail
 end
 
 -- Computes under the lock, unless another caller has done so.

@@ -203,34 +203,44 @@ describe("errors.of_handshake", function()
       "the server closed the connection", "'\\x15\\x03\\x01'",
       "it does not speak RESP" } do
       assert.equal(detail .. hint,
-        errors.of_handshake(plain, "HELLO", "closed", detail))
+        errors.of_handshake(plain, { "HELLO" }, "closed", detail))
     end
   end)
 
   it("does not suggest it for TLS, a path or another reason", function()
     local said = "closed (in reply to HELLO)"
     assert.equal(said, errors.of_handshake({ host = "db", port = 6379,
-      tls = {} }, "HELLO", "closed", "closed"))
-    assert.equal(said, errors.of_handshake({ path = "/r" }, "HELLO", "closed",
-      "closed"))
+      tls = {} }, { "HELLO" }, "closed", "closed"))
+    assert.equal(said, errors.of_handshake({ path = "/r" }, { "HELLO" },
+      "closed", "closed"))
     assert.equal("no time left (in reply to HELLO)",
-      errors.of_handshake(plain, "HELLO", "closed", "no time left"))
+      errors.of_handshake(plain, { "HELLO" }, "closed", "no time left"))
     assert.equal("timeout",
-      errors.of_handshake(plain, "HELLO", "timeout", "timeout"))
+      errors.of_handshake(plain, { "HELLO" }, "timeout", "timeout"))
     assert.equal("closed (in reply to HELLO)",
-      errors.of_handshake(plain, "HELLO", "timeout", "closed"))
+      errors.of_handshake(plain, { "HELLO" }, "timeout", "closed"))
   end)
 
   it("names the server that refuses", function()
     assert.equal("NOAUTH x (in reply to SELECT, from db:6379)",
-      errors.of_handshake(plain, "SELECT", "redis", "NOAUTH x"))
+      errors.of_handshake(plain, { "SELECT" }, "redis", "NOAUTH x"))
     assert.equal("NOAUTH x (in reply to SELECT, from /r)",
-      errors.of_handshake({ path = "/r" }, "SELECT", "redis", "NOAUTH x"))
+      errors.of_handshake({ path = "/r" }, { "SELECT" }, "redis", "NOAUTH x"))
+  end)
+
+  it("explains how to give a password without a user", function()
+    assert.equal("WRONGPASS x (in reply to AUTH, from db:6379); the URL has a "
+      .. "user without a password: a colon precedes a password without a user",
+      errors.of_handshake(plain, { "AUTH", "word", "" }, "redis",
+      "WRONGPASS x"))
+    assert.equal("WRONGPASS x (in reply to AUTH, from db:6379)",
+      errors.of_handshake(plain, { "AUTH", "user", "word" }, "redis",
+      "WRONGPASS x"))
   end)
 
   it("does not show a password that the server echoes", function()
     assert.equal("the server does not know the command (in reply to AUTH, "
-      .. "from db:6379)", errors.of_handshake(plain, "AUTH", "redis",
+      .. "from db:6379)", errors.of_handshake(plain, { "AUTH" }, "redis",
       "ERR unknown command 'AUTH', with args beginning with: 'secret'"))
   end)
 end)

@@ -198,6 +198,10 @@ local function may_be_tls(detail)
     or detail:find("does not speak", 1, true)
 end
 
+-- For redis://word@host, whose word may be a password.
+local LONE_USER = "; the URL has a user without a password: a colon precedes a "
+  .. "password without a user"
+
 --- May this failure of a command of the handshake be ignored? CLIENT only names
 --- the connection, but it is the first command to fail if the server accepts
 --- none.
@@ -214,10 +218,11 @@ end
 --- that expects TLS closes the connection without a reply. nginx reports a
 --- timeout as "timeout".
 ---@param options table those of host.connect
----@param verb string of the command that failed
+---@param command table that failed
 ---@param code string
 ---@return string
-function errors.of_handshake(options, verb, code, detail)
+function errors.of_handshake(options, command, code, detail)
+  local verb = command[1]
   if detail == "timeout" then
     return detail
   elseif code == "closed" and not options.tls and not options.path
@@ -230,8 +235,9 @@ function errors.of_handshake(options, verb, code, detail)
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"
   end
-  return ("%s (in reply to %s, from %s)"):format(detail, verb, options.path
-    or options.host .. ":" .. options.port)
+  local is_lone_user = verb == "AUTH" and command[3] == ""
+  return ("%s (in reply to %s, from %s)%s"):format(detail, verb, options.path
+    or options.host .. ":" .. options.port, is_lone_user and LONE_USER or "")
 end
 
 --- Is this a passing error of a server that is there, such as LOADING or BUSY?

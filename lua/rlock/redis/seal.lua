@@ -118,7 +118,7 @@ function seal.handshake(options, exchange)
   for i, command in ipairs(handshake) do
     if replies[i] == nil
         and not errors.is_optional(command, codes[i], details[i]) then
-      return nil, codes[i], errors.of_handshake(options, command[1], codes[i],
+      return nil, codes[i], errors.of_handshake(options, command, codes[i],
         details[i]), true
     end
   end

@@ -57,8 +57,11 @@ end
 function time_limit.problem(seconds)
   local address = require "rlockctl.cli.address"
   local default = address.default()
-  return ("no answer from %s within %gs"):format(address.parse(default)
-    and address.show(default) or "the server", time_limit.of(seconds))
+  local parsed = address.parse(default)
+  local is_redis = parsed and not parsed.hosts
+  return ("no answer from %s within %gs%s"):format(parsed
+    and address.show(default) or "the server", time_limit.of(seconds),
+    is_redis and parsed.tls and require("rlock.redis.errors").use_plain or "")
 end
 
 --- Shortens the close of a client whose server does not reply.

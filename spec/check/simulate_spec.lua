@@ -138,7 +138,7 @@ describe("simulated clients", function()
       [1795823851557] = "calm", [1795823851816] = "calm",
       [1795823852257] = "calm", [1795830481334] = "calm",
       [1795838937571] = "calm", [1795840447374] = "cluster",
-      [1795842065182] = "sentinel",
+      [1795842065182] = "sentinel", [1795848584682] = "cluster",
     } do
       assert.same({}, faults_of(seed, { only = { [kind] = true } }))
     end

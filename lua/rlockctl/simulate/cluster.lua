@@ -246,6 +246,7 @@ end
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil
+  for _, node in ipairs(self.nodes) do node.ails_until = 0 end
   if self.split then end_split(self, self.split, #self.changes) end
 end
 

@@ -548,28 +548,48 @@ describe("tasks of one owner", function()
   end
 
   for _, more in ipairs { 0, 2 } do
-    on_stage("leave holds that they cannot unlock to their leases: " .. more,
+    on_stage("release holds later that they cannot unlock: " .. more,
       function(self, client, session)
         local lock = client:lock("lock", { owner = "me" })
         local unlock = fail_to_unlock(self, lock, more)
+        assert.equal(1, lock:hold_count())
         self.sleep(60)
         assert.equal("held", lock:state())
-        assert.equal(more + 2, lock:hold_count())
         assert.is_true(unlock())
-        self.sleep(40)
-        assert.equal("lost", lock:state())
+        assert.equal("free", lock:state())
         assert.is_nil(entry(self))
-        self:calls()
-        self.sleep(60)
-        assert.same({}, self:calls())
-        for _ = 0, more do fails("lost", nil, lock:unlock()) end
-        assert.is_true(lock:lock())
-        self.sleep(60)
-        assert.equal("held", lock:state())
-        assert.is_true(lock:unlock())
         assert.is_false(session.watchdog:is_needed())
       end)
   end
+
+  on_stage("do not renew a hold that they cannot unlock", function(self, client)
+    local lock = client:lock("lock", { owner = "me" })
+    assert.is_true(lock:lock())
+    self.server:freeze(60)
+    self.spawn(function() lock:lock { wait = 7 } end)
+    self.sleep(0)
+    fails("timeout", nil, lock:unlock())
+    self.sleep(40)
+    assert.equal("free", lock:state())
+    self.sleep(60)
+    assert.equal("", owners(self, "renew"))
+    assert.is_nil(entry(self))
+  end)
+
+  on_stage("release an outer hold although the inner unlock failed",
+    function(self, client)
+      local lock = client:lock("lock", { owner = "me" })
+      for _ = 1, 2 do assert.is_true(lock:lock()) end
+      self.server:freeze(6.1)
+      self.spawn(function() lock:lock { wait = 6.5 } end)
+      self.sleep(0)
+      fails("timeout", nil, lock:unlock())
+      assert.is_true(lock:unlock())
+      self.sleep(1)
+      assert.equal(1, lock:hold_count())
+      assert.is_true(lock:unlock())
+      assert.is_nil(entry(self))
+    end)
 
   on_stage("renew their other holds if an unlock fails", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
@@ -600,26 +620,18 @@ describe("tasks of one owner", function()
 
   on_stage("may repeat an unlock that failed", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
-    assert.is_true(lock:lock())           -- of another task
-    local unlock = fail_to_unlock(self, lock, 0)
-    assert.equal(3, lock:hold_count())
-    assert.is_true(lock:unlock())
-    assert.is_true(unlock())
-    self.sleep(60)
-    assert.equal("held", lock:state())
-    assert.equal(1, lock:hold_count())
+    assert.is_true(lock:lock())
     self.server:freeze(16)
     local other = self.spawn(function() return lock:lock() end)
     self.sleep(0)
     for _ = 1, 2 do fails("timeout", nil, lock:unlock()) end
     assert.is_true(other:join())
-    assert.is_true(lock:unlock())
     self.sleep(60)
     assert.equal(1, lock:hold_count())
     assert.equal("held", lock:state())
   end)
 
-  on_stage("leave a hold to its lease if its unlock is cancelled",
+  on_stage("release a hold later if its unlock is cancelled",
     function(self, client)
       local lock = client:lock("lock", { owner = "me" })
       for _ = 1, 2 do assert.is_true(lock:lock()) end
@@ -630,12 +642,9 @@ describe("tasks of one owner", function()
       self.sleep(0)
       second:cancel()
       assert.is_true(first:join())
-      assert.equal(1, lock:hold_count())
-      self.sleep(60)
-      assert.equal("", owners(self, "renew"))
-      assert.equal("lost", lock:state())
+      self.sleep(0.1)
+      assert.equal("free", lock:state())
       assert.is_nil(entry(self))
-      fails("lost", nil, lock:unlock())
     end)
 
   on_stage("leave their turn to the others if they cannot wait",

@@ -36,7 +36,7 @@ return {
   },
   ["lock/holds"] = {
     { ONCE, "last_of: after for 1", "holds.remove: after for 1" },
-    { RARE, "holds.leave_to_lease: *", "holds.left_by: *" },
+    { RARE, "holds.leave_to_lease: *" },
     { NGINX, "holds.end_all: *" },
   },
   ["lock/posted"] = {

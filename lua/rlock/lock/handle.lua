@@ -138,7 +138,8 @@ end
 ---@return true?
 ---@return rlock.code? code "not_held" (never held), "lost" (held, then
 ---  expired or broken), "quorum" (no majority of a red lock's servers confirmed
----  it), or why a request failed; in the last two cases the lease ends the hold
+---  it), or why a request failed; in the last two cases the hold ends when a
+---  retry in the background succeeds, at the latest with its lease
 ---@return string? detail
 function handle:unlock()
   if type(self) ~= "table" or not self.session then

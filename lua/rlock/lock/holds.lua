@@ -5,7 +5,7 @@
 --- `object` is a weak reference to the program's object for it. The part of a
 --- multi-lock or red lock refers to the whole as `hold`; that of a red lock has
 --- a method `lost`, which is called when the grant is. If its unlock had no
---- turn, the task that called it is `by`.
+--- turn, it `is_left` to its lease.
 
 local holds = {}
 
@@ -41,38 +41,26 @@ end
 local function last_of(list)
   for i = #list, 1, -1 do
     local hold = list[i]
-    if not (hold.object or hold.hold or hold.by) then return hold, i end
+    if not (hold.object or hold.hold or hold.is_left) then return hold, i end
   end
   return list[#list]
 end
 
---- The hold that a task has left to its lease, see `leave_to_lease`.
----@param list table
----@param task table
----@return table?
-function holds.left_by(list, task)
-  for i = #list, 1, -1 do
-    if list[i].by == task then return list[i] end
-  end
-end
-
---- Lets the hold that a task could not release end with its lease. A task that
---- repeats this means the same hold.
+--- Lets the most recent hold end with its lease, because its unlock failed.
 ---@param list table
 ---@param ends number of the lease
----@param task table
 ---@return table # the list, or one that replaces it
-function holds.leave_to_lease(list, ends, task)
-  if holds.left_by(list, task) then return list end
+---@return table? # the hold; nil: there is no other than such holds
+function holds.leave_to_lease(list, ends)
   local hold, i = last_of(list)
-  if not i then return list end
+  if not i or hold.is_left then return list end
   if hold == RENEWED then
     hold = { is_over = false }
     if list == ONE then list = {} end
     list[i] = hold
   end
-  hold.ends, hold.by = min(ends, hold.ends or ends), task
-  return list
+  hold.ends, hold.is_left = min(ends, hold.ends or ends), true
+  return list, hold
 end
 
 --- Removes a hold.

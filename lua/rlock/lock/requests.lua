@@ -565,9 +565,6 @@ end
 function send_release(self, deadline, hold, now)
   ---@type any, any, any, any
   local session, channel, waiter, entry = self.lock.session, nil, nil, nil
-  if not hold and self.holds[2] then
-    hold = holds.left_by(self.holds, session.host.current())
-  end
   local left, seconds, failure, why = removed(self, hold, now)
   if not left then return seconds, failure, why end
   local want = #self.holds
@@ -601,28 +598,29 @@ local function ended(self, ok, code, detail)
   return ok, code, detail
 end
 
--- The caller cannot retry the release of a transferable hold, so a background
--- task does, when its turn comes.
+-- Releases a hold in the background, when its turn comes.
 local function release_later(self, hold)
   self.lock.session:background(function()
     if not hold.is_over then self:release(hold) end
   end)
 end
 
--- The caller has no turn to release its hold, and may never retry. So the hold
--- is not renewed any more. It has none if the last one is being released.
+-- The caller has no turn to release its last hold, and may never retry. So the
+-- hold is not renewed any more, and released later. There is none if the last
+-- one is being released.
 local function left_to_lease(self)
   if not self.holds[1] or self.state ~= "held" and self.state ~= "at_risk" then
     return
   end
-  local session = self.lock.session
-  self.holds = holds.leave_to_lease(self.holds, self.valid_until,
-    session.host.current())
+  local session, hold = self.lock.session, nil
+  self.holds, hold = holds.leave_to_lease(self.holds, self.valid_until)
+  if not hold then return end
   local _, watched = needed(self, session.host.now())
   if self.watched and not watched then
     self.watched = false
     session.watchdog:observe(self)
   end
+  release_later(self, hold)
 end
 
 --- Releases one hold.

@@ -612,8 +612,9 @@ local function left_to_lease(self)
   if not self.holds[1] or self.state ~= "held" and self.state ~= "at_risk" then
     return
   end
-  local session, hold = self.lock.session, nil
-  self.holds, hold = holds.leave_to_lease(self.holds, self.valid_until)
+  local session = self.lock.session
+  local list, hold = holds.leave_to_lease(self.holds, self.valid_until)
+  self.holds = list
   if not hold then return end
   local _, watched = needed(self, session.host.now())
   if self.watched and not watched then

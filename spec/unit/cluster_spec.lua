@@ -119,6 +119,36 @@ describe("the slot map of a cluster", function()
       assert.equal("connect", its.problem.code)
     end)
 
+  -- The replicas that must confirm at b:2, the next node of a slot by a map or,
+  -- without one, by a redirection.
+  local function count_at(replica, map)
+    world["a:1"] = { { 0, LAST, { "a", 1 }, { replica, 2 } } }
+    world["b:2"] = map
+    local self = new { nat = { ["z:2"] = "b:2" } }
+    find(self, "key").replicas = 2
+    if not map then
+      return self:redirect("MOVED " .. slot.of "key" .. " z:2",
+        self.nodes["a:1"]).replicas
+    end
+    world["a:1"], self.asked = map, 0
+    assert(self:connect(1010))
+    assert.equal("b:2", find(self, "key").where)
+    return find(self, "key").replicas
+  end
+
+  it("lets a promoted replica need the confirmations of its primary", function()
+    for _, map in ipairs { false, { { 0, LAST, { "z", 2 } } } } do
+      assert.equal(2, count_at("z", map))
+    end
+  end)
+
+  it("lets a node need no more confirmations because slots move to it",
+    function()
+      for _, map in ipairs { false, { { 0, LAST, { "z", 2 } } } } do
+        assert.is_nil(count_at("y", map))
+      end
+    end)
+
   it("is not translated into something else", function()
     for _, to in ipairs { "db1", 5, false } do
       local why = address({ "10.0.0.1", 7 }, { nat = function() return to end })

@@ -123,54 +123,85 @@ local function host_of(entry, source)
 end
 
 -- The address in such an entry; nil if it is unknown; nil, why if the entry is
--- malformed or `nat` fails.
-local function address_of(self, entry, source)
+-- malformed.
+local function announced(entry, source)
   local host, port = host_of(entry, source), entry[2]
   if not host or port == 0 then return nil end
   local address = url.address(host, port)
   if not address then return nil, MALFORMED end
-  return translate(self, ("%s:%d"):format(address.host, address.port))
+  return ("%s:%d"):format(address.host, address.port)
+end
+
+-- The node of such an entry; nil if it is unknown; nil, why if the entry is
+-- malformed or `nat` fails.
+local function node_of(self, entry, source)
+  local name, why = announced(entry, source)
+  if not name then return nil, why end
+  local address
+  address, why = translate(self, name)
+  if not address then return nil, why end
+  local its = node_at(self, address)
+  its.announced = name
+  return its
+end
+
+-- The addresses of the replicas in a range, as a set.
+local function replicas_in(range, source)
+  local set = {}
+  for i = 4, #range do
+    local entry = range[i]
+    local name = type(entry) == "table" and announced(entry, source)
+    if name then set[name] = true end
+  end
+  return set
 end
 
 -- Reads one range of the reply.
-local function read_range(self, range, slots, source)
+local function read_range(self, range, map, source)
   if type(range) ~= "table" then return nil, MALFORMED end
   local first, last, entry = range[1], range[2], range[3]
   if type(first) ~= "number" or type(last) ~= "number"
       or type(entry) ~= "table" or first < 0 or last >= slot.count then
     return nil, MALFORMED
   end
-  local address, why = address_of(self, entry, source)
+  local its, why = node_of(self, entry, source)
   if why then return nil, why end
-  local its = address and node_at(self, address)
+  local slots, copies = map.slots, map.copies
   for number = first, last do slots[number] = its end
+  if its then copies[its] = copies[its] or replicas_in(range, source) end
   return true
 end
 
+--- Reads the reply.
+---@return table? # `slots`: slot -> node; `copies`: node -> the set of its
+---  replicas' addresses
+---@return string? # why there is none
 local function read(self, reply, source)
-  local slots = {}
+  local map = { slots = {}, copies = {} }
   if type(reply) ~= "table" then return nil, MALFORMED end
   if not reply[1] then return nil, "it knows no slots" end
   for _, range in ipairs(reply) do
-    local ok, why = read_range(self, range, slots, source)
+    local ok, why = read_range(self, range, map, source)
     if not ok then return nil, why end
   end
-  return slots
+  return map
 end
 
--- A promoted replica needs as many confirmations as the primary before it.
+-- A promoted replica needs as many confirmations as the primary before it. A
+-- primary to which slots have moved does not.
 local function inherit(old, slots)
   for number, its in pairs(old) do
     local successor = slots[number]
-    if successor and (successor.replicas or 0) < (its.replicas or 0) then
+    if successor and its.copies and its.copies[successor.announced]
+        and (successor.replicas or 0) < (its.replicas or 0) then
       successor.replicas = its.replicas
     end
   end
 end
 
--- Adopts a new slot map.
-local function adopt(self, slots)
-  local masters, is_used, old = {}, {}, nil
+-- Adopts a new slot map, as `read` returns it.
+local function adopt(self, map)
+  local slots, masters, is_used, old = map.slots, {}, {}, nil
   for number = 0, slot.count - 1 do
     local its, before = slots[number], self.slots[number]
     if its and not is_used[its] then
@@ -188,10 +219,9 @@ local function adopt(self, slots)
       its.not_before = 0        -- it answers, and an older map may name it
     end
   end
-  if old then
-    inherit(old, slots)
-    self.on_moved(old)
-  end
+  if old then inherit(old, slots) end
+  for its, set in next, map.copies do its.copies = set end
+  if old then self.on_moved(old) end
 end
 
 -- queries --------------------------------------------------------------------
@@ -213,16 +243,16 @@ local function candidates(self)
 end
 
 --- Queries one node.
----@return any # the slots
+---@return any # the map, as `read` returns it
 ---@return rlock.failure? code, string? detail
 local function ask(self, source)
   local reply, code, detail = source:call(
     self.host.now() + min(self.patience, self.options.timeout),
     { "CLUSTER", "SLOTS" }, 2)
   if reply == nil then return nil, code, detail end
-  local slots, why = read(self, reply, source)
-  if not slots then return nil, "connect", why end
-  return slots
+  local map, why = read(self, reply, source)
+  if not map then return nil, "connect", why end
+  return map
 end
 
 local advice = {
@@ -252,11 +282,11 @@ local function query(self)
   local faults, fault, refused = {}, "connect", nil
   for _, source in ipairs(candidates(self)) do
     if self.is_closed then return nil, "closed", "the client was closed" end
-    local slots, code, detail = ask(self, source)
-    if slots then
+    local map, code, detail = ask(self, source)
+    if map then
       self.patience, self.asked, self.named = PATIENCE, self.host.now(), nil
       self.fault = nil
-      adopt(self, slots)
+      adopt(self, map)
       return true
     end
     ---@type any
@@ -359,13 +389,12 @@ function cluster:redirect(detail, source)
   local word, number, at = detail:match("^(%u+) (%d+) (%S+)")
   local host, port = tostring(at):match("^(.*):(%d+)$")
   number = tonumber(number)
-  local address = number and number < slot.count
-    and address_of(self, { host, port }, source)
-  if not address then
+  local its = number and number < slot.count
+    and node_of(self, { host, port }, source)
+  if not its then
     self:suspect()
     return nil, false
   end
-  local its = node_at(self, address)
   if word == "ASK" then return its, true end
   local old = self.slots[number]
   self.slots[number], self.is_used[its], self.named = its, true, its

@@ -448,6 +448,20 @@ describe("the name of an owner", function()
       assert.equal(session.id .. ":2", holder_of(self, "c"))
     end)
 
+  -- A node of a cluster may execute the lost request when the slot comes back.
+  on_stage("is not used again after a request that was repeated",
+    function(self, client)
+      for _, kind in ipairs { "lock", "fair_lock" } do
+        local lock = client[kind](client, "a " .. kind)
+        assert.is_true(lock:lock() and self:lose_reply(lock.unlock, lock))
+        assert.is_true(lock:lock() and lock:unlock())
+        assert.is_true(self:lose_reply(lock.lock, lock))
+        assert.is_true(lock:lock() and lock:unlock() and lock:unlock())
+        assert.is_true(lock:lock() and lock:unlock())
+      end
+      assert.equal("1 2 2 2 2 3 4 5 5 5 5 6", owners(self, "acquire"))
+    end)
+
   on_stage("is the one that the program gives", function(self, client)
     local lock = client:lock("lock", { owner = "job" })
     assert.is_true(lock:lock())

@@ -190,6 +190,13 @@ local function survived(cancel, ...)
   return ...
 end
 
+-- After a retry that succeeded: the first attempt may still be in the network.
+-- A node of a cluster may execute it after the slot has come back to it. So
+-- later grants of the owner must have another name.
+local function disown(self)
+  owner.renumber(self.owner, self.lock.record.family)
+end
+
 -- acquiring ---------------------------------------------------------------
 
 -- Records a hold.
@@ -313,6 +320,7 @@ function requests.acquired(self, lease, hold, reply, code, detail,
     roll_back(self, lease or session.lease)
     return nil, nil, "closed", "the client was closed"
   end
+  if may_be_applied then disown(self) end
   return interpret(self, reply, lease, hold, sent)
 end
 
@@ -367,6 +375,7 @@ local function send_acquire(self, deadline, lease, hold, now, extra)
     return passed_on(self, acquired(self, lease, hold, reply, code, detail,
       may_be_applied, sent))
   end
+  if may_be_applied then disown(self) end
   local verdict, value
   if reply == "held" then                               -- the usual case
     verdict, value = entered(self, nil, lease, hold, sent)
@@ -524,6 +533,7 @@ end
 function requests.released(self, left, seconds, reply, code, detail,
     may_be_applied, sent)
   if reply == nil then return unconfirmed(self, code, detail, left) end
+  if may_be_applied then disown(self) end
   local op, want = self.lock.record.policy.ops.release, #self.holds
   local verdict = verdicts.of(op, reply)
   if verdict == "freed" and want == 0 then
@@ -583,7 +593,7 @@ function send_release(self, deadline, hold, now)
     ---@cast waiter -nil
     requests.leave_place(session, self.lock.record, waiter.owner_name)
   end
-  if is_freed then                                      -- the usual case
+  if is_freed and not may_be_applied then               -- the usual case
     self:clear()
     return true
   end

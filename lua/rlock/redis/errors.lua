@@ -58,7 +58,8 @@ local words = {
   -- The cluster is down, for this node at least.
   CLUSTERDOWN = row("redis", "no", true, true),
   -- A slot is being migrated, and the keys are on two nodes.
-  TRYAGAIN = row("redis", "no", true, false),
+  TRYAGAIN = row("redis", "no", true, false, { explain = "the slot migrates; "
+    .. "redis-cli --cluster fix ends an interrupted migration" }),
   MOVED = elsewhere, ASK = elsewhere,
   CROSSSLOT = row("refused", "no", false, false, { explain = "the keys of "
     .. "this lock are in different slots of the cluster; give its name a hash "

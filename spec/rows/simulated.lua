@@ -45,7 +45,7 @@ rows.unsealed = {
     "two holders", { only = { kind = "lock", owner = "task", style = "plain",
       servers = 1, faults = LATE } } },
   { "a late partial release that shortens a lease", nil, nil, nil,
-    "two holders", { only = { kind = "spin_lock", owner = "none",
+    "two holders", { only = { kind = "spin_lock", owner = "task",
       style = "nested", servers = 1, leases = 0.7, faults = LATE } } },
   { "a late acquire that nobody knows of", nil, nil, nil, "orphan", { only = {
     kind = "lock", owner = "none", style = "plain", servers = 1 } } },
@@ -190,6 +190,13 @@ rows.planted = {
       faults = { "move" } } } },
   { "a channel that a client remembers after UNSUBSCRIBE", "rlock.lock.wakeup",
     "  self.channels[channel.name] = nil\n", "", "leaked", calm() },
+  { "a posted request that stays in flight after an error",
+    "rlock.lock.posted", "      go_on(self, carrier, reply, code, detail)\n"
+      .. "    end)\n", "      go_on(self, carrier, reply, code, detail)\n"
+      .. "    end)\n    return\n", "leaked" },
+  { "a term of an election that its client does not forget",
+    "rlock.recipes.election", "self.session.closing[term.over] = nil", "",
+    "leaked", { only = { kind = "election" } } },
   { "a subscriber that outlives its client", "rlock.redis.subscriber",
     "if self.connection then self.connection:close() end\n"
       .. "  self.connection = nil\nend", "self.connection = nil\nend", "left",

@@ -605,6 +605,8 @@ local function left_of(session, is_calm)
     if line.first then return "a heartbeat" end
   end
   if session.watchdog:is_needed() then return "a grant to watch" end
+  if session.pending > 0 then return "a request in flight" end
+  if next(session.closing) then return "an event for its close" end
 end
 
 -- When all tasks have ended: the clients' own tables are empty.

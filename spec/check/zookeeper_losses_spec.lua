@@ -373,8 +373,11 @@ describe("a request on ZooKeeper", function()
 end)
 
 describe("a node on ZooKeeper whose creation is in doubt", function()
-  on_stage("is deleted although a server cannot list the queue",
-    function(self, own, link)
+  for what, fault in pairs {
+    ["a server cannot list the queue"] = { err = BUSY, body = "" },
+    ["the list of the queue is malformed"] = { err = 0, body = "\0\0\0\9" },
+  } do
+    on_stage("is deleted although " .. what, function(self, own, link)
       local lock = own:lock "a"
       assert(lock:lock() and lock:unlock())      -- its parent exists
       local target, now = lock.record.target, self.host.now()
@@ -386,18 +389,19 @@ describe("a node on ZooKeeper whose creation is in doubt", function()
         "1"))
       self.host.sleep(0.3)
       assert.equal(1, #nodes_of(self))
-      local on_request, was_busy = self.ensemble.on_request, false
+      local on_request, was_faulty = self.ensemble.on_request, false
       function self.ensemble.on_request(server, item)
-        if item.op == ops.children and not was_busy then
-          was_busy, item.err, item.body = true, BUSY, ""
+        if item.op == ops.children and not was_faulty then
+          was_faulty, item.err, item.reply = true, fault.err, fault.body
         end
         return on_request(server, item)
       end
       now = self.host.now()
       assert.same({ "left" }, target:run("leave", now + 5, now, "owner"))
-      assert.is_true(was_busy)
+      assert.is_true(was_faulty)
       assert.same({ 1, {} }, { link.epoch, nodes_of(self) })
     end)
+  end
 
   -- Loses the reply to the next create. The session goes on at another server
   -- before a majority has written the node to disk.

@@ -243,6 +243,18 @@ describe("the answer to a request", function()
     assert.equal("protocol error: a malformed reply", left)
   end)
 
+  it("is read again if it is malformed, for a list", function()
+    local replies = { "\0\0\0\9", "\0\0\0\1\0\0\0\1x" }
+    local its = server()
+    its.connection.reach = function() return true end
+    its.connection.post = function()
+      local reply = table.remove(replies, 1)
+      return { wait = function() return 0, codec.reader(reply) end }
+    end
+    assert.same({ "x" }, nodes.children(its, 9, "/a"))
+    assert.equal("protocol error: a malformed reply", left)
+  end)
+
   it("is final, or makes the caller retry", function()
     local function answer(...)
       return { nodes.answer(server(...).connection.post(), 9, "/a") }

@@ -96,10 +96,9 @@ local function look(self, deadline)
   if data == nil then return nil, version, created end
   local view = parse(data or "", data and codec.number(created))
   view.version, view.has = data and version, {}
-  local err, its, why = nodes.ask(server, deadline, ops.children, path,
-    codec.read(path, true))
-  if not err then return nil, its, why end
-  for _, name in ipairs(err == 0 and its:texts() or {}) do
+  local names, fault, why = nodes.children(server, deadline, path, true)
+  if not names then return nil, fault, why end
+  for _, name in ipairs(names) do
     if name == READY then
       view.is_ready = true
     else

@@ -89,10 +89,15 @@ end
 ---@return any # their names
 ---@return rlock.failure? code, string? detail
 function nodes.children(server, deadline, path, is_watched)
-  local err, its, detail = nodes.ask(server, deadline, ops.children, path,
-    codec.read(path, is_watched))
-  if not err then return nil, its, detail end
-  return err == 0 and its:texts() or {}
+  while true do
+    local err, its, detail = nodes.ask(server, deadline, ops.children, path,
+      codec.read(path, is_watched))
+    if not err then return nil, its, detail end
+    if err ~= 0 then return {} end
+    local names = its:texts()
+    if not its.is_bad then return names end
+    server.connection:leave(MALFORMED)
+  end
 end
 
 --- Deletes a node.

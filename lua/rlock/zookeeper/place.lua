@@ -341,9 +341,14 @@ local function delete(self, deadline)
     if err ~= 0 and err ~= errors.NO_NODE then
       return failed(err, self.parent)
     end
+    local names = err == 0 and its:texts() or {}
+    if err == 0 and its.is_bad then
+      connection:leave("protocol error: a malformed list")
+      return nil, "connect", connection.where .. ": a malformed list"
+    end
     if not self.node then
       self.is_in_doubt = nil
-      if err ~= 0 or not find(self, its:texts()) then return false end
+      if not find(self, names) then return false end
     end
   end
   local err, code, detail = connection:post(ops.delete,

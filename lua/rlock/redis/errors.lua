@@ -237,6 +237,7 @@ function errors.of_handshake(options, command, code, detail)
     detail = "the server does not know the command"
   end
   local is_lone_user = verb == "AUTH" and command[3] == ""
+    and errors.is_denied(detail)
   return ("%s (in reply to %s, from %s)%s"):format(detail, verb, options.path
     or options.host .. ":" .. options.port, is_lone_user and LONE_USER or "")
 end

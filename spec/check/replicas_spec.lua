@@ -29,6 +29,15 @@ local function replica_is_away(self, from, to)
   self.leaves, self.returns = from, to
 end
 
+-- What the server replies to INFO replication from now on.
+local function describe_replicas(self, reply)
+  local execute = self.server.execute
+  function self.server.execute(its, link, words)
+    if words[1] == "INFO" and words[2] == "replication" then return reply end
+    return execute(its, link, words)
+  end
+end
+
 local play = stage.tests(it)
 
 local function on_stage(name, fn, options)
@@ -91,16 +100,25 @@ end
 for _, wanted in ipairs { "all", "majority" } do
   on_stage(wanted .. " grants nothing if the replicas cannot be counted",
     function(self, client)
-      local execute = self.server.execute
-      function self.server.execute(its, link, words)
-        if words[1] ~= "INFO" or words[2] ~= "replication" then
-          return execute(its, link, words)
-        end
-        return { err = "NOPERM this user has no permissions to run INFO" }
-      end
+      describe_replicas(self,
+        { err = "NOPERM this user has no permissions to run INFO" })
       local ok, code, detail = client:lock("lock"):lock { wait = 0.5 }
       assert.same({ nil, "redis" }, { ok, code })
       assert.match("NOPERM.*give a number instead", detail)
+    end, { replicas = wanted })
+
+  on_stage(wanted .. " grants nothing until the replicas have been counted",
+    function(self, client)
+      local lock = client:lock "lock"
+      describe_replicas(self, { err = "LOADING it loads" })
+      for _ = 1, 3 do
+        assert.is_nil((lock:lock { wait = 0.3 }))
+        self.sleep(1)
+      end
+      describe_replicas(self, "role:master\r\nconnected_slaves:2\r\n")
+      local ok, code = lock:lock { wait = 0.3 }
+      if wanted == "majority" then return assert.is_true(ok) end
+      assert.same({ nil, "replicas" }, { ok, code })    -- one of two
     end, { replicas = wanted })
 end
 

@@ -6,7 +6,7 @@ local slot = require "rlock.redis.slot"
 
 local LAST = slot.count - 1
 
-local world, asked, closed
+local world, asked, closed, limits
 
 -- The reply to a command of the node at an address. `world` has what it says:
 -- the reply to CLUSTER SLOTS, or an error's text; and for other commands a
@@ -25,7 +25,10 @@ local function connect(options)
   return {
     make_ready = function() return true end,
     close = function() closed[#closed + 1] = name end,
-    send = function(_, _, words) return reply_of(name, words) end,
+    send = function(_, ms, words)
+      limits[#limits + 1] = ms
+      return reply_of(name, words)
+    end,
   }
 end
 
@@ -33,7 +36,7 @@ local function new(options)
   options = options or {}
   options.timeout, options.connect_timeout = 1, 1
   options.seeds = options.seeds or { { host = "a", port = 1 } }
-  asked, closed = {}, {}
+  asked, closed, limits = {}, {}, {}
   return cluster.new(fake_host(connect), options)
 end
 
@@ -251,6 +254,19 @@ describe("the slot map of a cluster", function()
       assert.equal("b:2", find(self, "key").where)
     end
   end)
+
+  it("is waited for longer after a failure, until a node has sent it",
+    function()
+      local map = all_at("a", 1)
+      world = { ["a:1"] = map }
+      local self = new()
+      assert(self:connect(1010))
+      world["a:1"] = "LOADING Redis is loading"
+      for _ = 1, 2 do assert.is_nil((self:connect(1010))) end
+      world["a:1"] = map
+      for _ = 1, 2 do assert(self:connect(1010)) end
+      assert.same({ 500, 500, 1000, 1000, 500 }, limits)
+    end)
 
   it("is not known in time: the last fault", function()
     world = { ["a:1"] = "LOADING Redis is loading" }

@@ -74,6 +74,33 @@ describe("a node whose connection is left", function()
   end)
 end)
 
+describe("a node whose master has moved", function()
+  it("connects to the new one without a pause", function()
+    local self = new(0)
+    for _ = 1, 3 do
+      assert(self:connect(1010))
+      self:move "the master has moved"
+    end
+    assert(self:connect(1010))
+    assert.equal(1000, self.host.now())
+  end)
+
+  it("closes a connection to the old one that was not ready yet", function()
+    local opened
+    local self = node.new(fake_host(function()
+      opened = {
+        make_ready = function() return nil, "redis", "LOADING it loads" end,
+        close = function(its) its.is_closed = true end,
+      }
+      return opened
+    end), { host = "there", port = 1, timeout = 1, connect_timeout = 1 })
+    assert.is_nil((self:connect(1010)))
+    assert.is_nil(opened.is_closed)
+    self:move "the master has moved"
+    assert.is_true(opened.is_closed)
+  end)
+end)
+
 describe("the master that Sentinels name", function()
   it("is asked for its role by HELLO, too: INFO may be forbidden", function()
     local seen

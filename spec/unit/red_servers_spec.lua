@@ -235,6 +235,18 @@ describe("a server that does not answer", function()
     assert.equal(9, node.asked)
   end)
 
+  it("is probed for as long as it is used", function()
+    answers = { "closed gone" }
+    availability.mark_away(node, "silent")
+    local sleep = node.host.sleep
+    function node.host.sleep(seconds)
+      sleep(seconds)
+      if clock < 1020 then availability.why_away(node) end
+    end
+    run()
+    assert.near(1025, clock, 0.041)
+  end)
+
   it("is not probed if it is unused for five seconds", function()
     answers = { "closed gone" }
     availability.mark_away(node, "silent")

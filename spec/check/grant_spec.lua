@@ -31,6 +31,16 @@ local function fails(code, pattern, ok, got, detail)
   if pattern then assert.match(pattern, detail) end
 end
 
+-- Ends a write lock as a Redisson writer that remains a reader does, who
+-- publishes nothing.
+local function stop_writing(self)
+  local fields = entry(self).value
+  for field in pairs(fields) do
+    if field:find ":write$" then fields[field] = nil end
+  end
+  fields.mode = "read"
+end
+
 describe("a request to lock", function()
   on_stage("states the holds that are wanted", function(self, client)
     local lock = client:lock "lock"
@@ -77,16 +87,35 @@ describe("a request to lock", function()
       self.sleep(20)
       local load = #self:calls "acquire"
       assert.is_true(load >= 20 and load <= 50, load)
-      -- A Redisson writer that remains a reader publishes nothing.
-      local fields = entry(self).value
-      for field in pairs(fields) do
-        if field:find ":write$" then fields[field] = nil end
-      end
-      fields.mode = "read"
+      stop_writing(self)
       local began = self.now()
       self.sleep(1.1)
       assert.equal(count, #entered)
       assert.is_true(entered[count] - began <= 1.01)
+    end)
+
+  on_stage("of readers is repeated as often after others have got the lock",
+    function(self, client)
+      local pair, other = client:read_write_lock "lock", self:client()
+      for _ = 1, 6 do
+        assert.is_true(pair:write_lock():lock())
+        assert.is_true(pair:read_lock():lock())
+        local entered = 0
+        for _ = 1, 3 do
+          self.spawn(function()
+            local reader = other:read_write_lock "lock":read_lock()
+            assert(reader:lock { wait = 100 })
+            entered = entered + 1
+            assert(reader:unlock())
+          end)
+        end
+        self.sleep(20)
+        stop_writing(self)
+        self.sleep(1.1)
+        assert.equal(3, entered)
+        assert.is_true(pair:read_lock():unlock())
+        fails("lost", nil, pair:write_lock():unlock())
+      end
     end)
 
   on_stage("says how long it waits, if the policy asks", function(self, client)
@@ -1330,6 +1359,27 @@ describe("waiters", function()
         "1.001 release 1 0 hand over ID ID:2", "1.001 acquire 30000 1 ID",
         "1.003 release 1 0 hand over ID ID:3", "1.003 acquire 30000 1 ID",
       }, calls)
+    end)
+
+  on_stage("of the same client get it in one round trip after a break, too",
+    function(self, client)
+      local lock, got_at = client:lock "lock", nil
+      assert.is_true(lock:lock() and lock:unlock())
+      self:route().delay = 0.05
+      self:route().random = function() return 0.5 end
+      for _ = 1, 2 do
+        assert.is_true(lock:lock())
+        self.spawn(function()
+          assert(lock:lock { wait = 10 })
+          got_at = self.now()
+          assert(lock:unlock())
+        end)
+        self.sleep(0.5)                 -- it is registered and subscribed
+        local released_at = self.now()
+        assert.is_true(lock:unlock())
+        self.sleep(0.5)
+        assert.near(0.1, got_at - released_at, 0.001)
+      end
     end)
 
   on_stage("pass on a wake that they do not use", function(self, client)

@@ -65,6 +65,20 @@ describe("a lock is handed over", function()
     end)
   end)
 
+  for _, seconds in ipairs { 70, 90 } do
+    it(("in order of arrival after %d s, too"):format(seconds), function()
+      stage.play(function(self)
+        local got, lock = {}, held(self)
+        queue(self, "a b c d e f", 0.1, got)
+        self.sleep(seconds)
+        lock:unlock()
+        self.sleep(5)
+        for i, line in ipairs(got) do got[i] = line:match "%S+" end
+        assert.equal("a b c d e f", table.concat(got, " "))
+      end)
+    end)
+  end
+
   for _, kind in ipairs { "lock", "mutex" } do
     for _, options in ipairs { {}, { fenced = true } } do
       it("to the first waiter alone: " .. kind

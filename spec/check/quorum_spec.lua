@@ -316,6 +316,15 @@ describe("a red lock", function()
       assert.is_true(red:lock())
     end, { policy = "mutex" })
 
+  on_stage("does not delay the closing of a client after an error",
+    function(self, red, clients)
+      assert.is_true(red:lock() and red:unlock())
+      self.server:flush_scripts()       -- it will reply NOSCRIPT
+      assert.is_true(red:lock() and red:unlock())
+      self.sleep(1)
+      assert.near(0, (self:timed(clients[1].close, clients[1])), 0.001)
+    end)
+
   on_stage("has the state that most servers report", function(_, red, clients)
     assert.is_false(red:is_held())
     assert.is_true(red:lock())
@@ -543,6 +552,7 @@ describe("a red lock that loses parts", function()
     servers[1]:restart(1, "data")
     self.sleep(0.01)
     assert.is_true(red:lock { lease = 20 })
+    assert.is_true(red:on_lost(function() end))        -- so it is watched
     self.sleep(15)
     assert.equal(2, holders(servers))
   end)

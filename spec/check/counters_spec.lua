@@ -358,6 +358,18 @@ describe("rows of semaphore:", function()
     end)
 end)
 
+describe("a task that acquires without waiting", function()
+  on_stage("wakes a waiter for the permits that it leaves",
+    function(self, client)
+      local semaphore = client:semaphore(NAME)
+      assert.is_true(semaphore:set(0))
+      local times = waiting(self, 1, semaphore.acquire, semaphore)
+      assert(client:call("SET", NAME, 2))       -- publishes nothing
+      assert.is_true(semaphore:try_acquire())
+      continue(self, times, 1)
+    end)
+end)
+
 describe("rows of permits:", function()
   local function of(title, fn) row(title, "permits", fn) end
 
@@ -600,6 +612,20 @@ local function ids(self, operation)
   end
   return list
 end
+
+describe("a permit", function()
+  on_stage("is not valid any more while its release awaits a reply",
+    function(self, client)
+      local permits = warmed_up(self, client)
+      local id = assert(permits:acquire())
+      assert.is_true(permits:valid_for(id) > 0)
+      self:route().delay = 0.01
+      self.spawn(permits.release, permits, id)
+      self.sleep(0.016)                 -- the server has executed it
+      assert.equal("2", self.server.redis:entry("permits").value)
+      assert.equal(0, permits:valid_for(id))
+    end)
+end)
 
 describe("a permit whose reply comes too late", function()
   on_stage("is released without a longer wait", function(self, client)

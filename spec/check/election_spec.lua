@@ -65,6 +65,15 @@ describe("a leader", function()
     assert.equal(election.lock.owner.name, (election:leader()))
   end)
 
+  on_stage("leaves nothing in its client when it has resigned",
+    function(_, client, session)
+      local election = client:election "jobs"
+      assert(election:campaign())
+      assert.is_not_nil(next(session.closing))
+      assert.is_true(election:resign())
+      assert.is_nil(next(session.closing))
+    end)
+
   on_stage("does not lead again if its program was stopped for too long",
     function(self, client)
       local election = client:election "jobs"

@@ -941,6 +941,14 @@ describe("on ZooKeeper", function()
       assert.is_true(short:valid_for() > 0.4 and short:valid_for() <= 0.5)
     end)
 
+  on_stage("a hold leaves no watch of the queue that it has passed",
+    function(_, own)
+      assert(own:mutex("a"):lock())
+      for path in pairs(own.session.server.connection.watches) do
+        assert.not_matches("/leases$", path)
+      end
+    end)
+
   on_stage("an idle client begins a new session later", function(self, own)
     local lock, link = own:lock "a", own.session.server.connection
     assert(lock:lock() and lock:unlock())

@@ -81,8 +81,8 @@ describe("a caller that is cancelled", function()
 end)
 
 describe("the read under the lock", function()
-  -- Loses the replies to the reads from the second on, which is the first one
-  -- under the lock.
+  -- Loses the replies to reads 2 to `last`. Read 2 is the first one under the
+  -- lock.
   local function lose_reads(self, last)
     local execute, n = self.server.execute, 0
     function self.server.execute(its, link, words)

@@ -94,7 +94,7 @@ describe("a request to lock", function()
       assert.is_true(entered[count] - began <= 1.01)
     end)
 
-  on_stage("of readers is repeated as often after others have got the lock",
+  on_stage("of readers is repeated as often after others got the lock",
     function(self, client)
       local pair, other = client:read_write_lock "lock", self:client()
       for _ = 1, 6 do
@@ -477,8 +477,8 @@ describe("the name of an owner", function()
       assert.equal(session.id .. ":2", holder_of(self, "c"))
     end)
 
-  -- A node of a cluster may execute the lost request when the slot comes back.
-  on_stage("is not used again after a request that was repeated",
+  -- A node of a cluster may execute the first attempt when the slot returns.
+  on_stage("is not reused after a request was retried",
     function(self, client)
       for _, kind in ipairs { "lock", "fair_lock" } do
         local lock = client[kind](client, "a " .. kind)
@@ -661,7 +661,7 @@ describe("tasks of one owner", function()
       assert.is_nil(entry(self))
     end)
 
-  on_stage("may repeat an unlock that failed", function(self, client)
+  on_stage("may repeat a failed unlock of the only hold", function(self, client)
     local lock = client:lock("lock", { owner = "me" })
     assert.is_true(lock:lock())
     self.server:freeze(16)

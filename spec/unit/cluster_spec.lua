@@ -122,8 +122,8 @@ describe("the slot map of a cluster", function()
       assert.equal("connect", its.problem.code)
     end)
 
-  -- The replicas that must confirm at b:2, the next node of a slot by a map or,
-  -- without one, by a redirection.
+  -- The number of replicas that must confirm at b:2 after the slots have moved
+  -- there: by `map`, or by a redirection if `map` is false.
   local function count_at(replica, map)
     world["a:1"] = { { 0, LAST, { "a", 1 }, { replica, 2 } } }
     world["b:2"] = map
@@ -139,18 +139,17 @@ describe("the slot map of a cluster", function()
     return find(self, "key").replicas
   end
 
-  it("lets a promoted replica need the confirmations of its primary", function()
+  it("gives a promoted replica the count of its primary", function()
     for _, map in ipairs { false, { { 0, LAST, { "z", 2 } } } } do
       assert.equal(2, count_at("z", map))
     end
   end)
 
-  it("lets a node need no more confirmations because slots move to it",
-    function()
-      for _, map in ipairs { false, { { 0, LAST, { "z", 2 } } } } do
-        assert.is_nil(count_at("y", map))
-      end
-    end)
+  it("does not raise the count of a node that gains slots", function()
+    for _, map in ipairs { false, { { 0, LAST, { "z", 2 } } } } do
+      assert.is_nil(count_at("y", map))
+    end
+  end)
 
   it("is not translated into something else", function()
     for _, to in ipairs { "db1", 5, false } do

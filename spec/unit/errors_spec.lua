@@ -229,8 +229,8 @@ describe("errors.of_handshake", function()
   end)
 
   it("explains how to give a password without a user", function()
-    assert.equal("WRONGPASS x (in reply to AUTH, from db:6379); the URL has a "
-      .. "user without a password: a colon precedes a password without a user",
+    assert.equal("WRONGPASS x (in reply to AUTH, from db:6379); the URL names "
+      .. "a user but no password: for a password alone, write :PASSWORD@",
       errors.of_handshake(plain, { "AUTH", "word", "" }, "redis",
       "WRONGPASS x"))
     assert.equal("WRONGPASS x (in reply to AUTH, from db:6379)",

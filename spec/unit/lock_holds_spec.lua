@@ -88,7 +88,7 @@ describe("a list of holds", function()
     assert.is_nil(RENEWED.ends)
   end)
 
-  it("removes a hold that is left to its lease after others", function()
+  it("removes other holds before one that is left to its lease", function()
     local list = holds.leave_to_lease(list_of(RENEWED, { ends = 1 }), 5)
     local left = list[2]
     assert.equal(RENEWED, (holds.remove(list)))

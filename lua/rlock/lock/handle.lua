@@ -138,8 +138,9 @@ end
 ---@return true?
 ---@return rlock.code? code "not_held" (never held), "lost" (held, then
 ---  expired or broken), "quorum" (no majority of a red lock's servers confirmed
----  it), or why a request failed; in the last two cases the hold ends when a
----  retry in the background succeeds, at the latest with its lease
+---  it), or why a request failed. After the last two, do not retry: the hold
+---  ends in the background, at the latest with its lease, and the next unlock
+---  releases an outer hold
 ---@return string? detail
 function handle:unlock()
   if type(self) ~= "table" or not self.session then

@@ -4,8 +4,8 @@
 --- the watchdog renews the hold. If `is_transferable`, any task may release it;
 --- `object` is a weak reference to the program's object for it. The part of a
 --- multi-lock or red lock refers to the whole as `hold`; that of a red lock has
---- a method `lost`, which is called when the grant is. If its unlock had no
---- turn, it `is_left` to its lease.
+--- a method `lost`, which is called when the grant is. A hold whose unlock got
+--- no turn `is_left`: nothing renews it, and a background task releases it.
 
 local holds = {}
 
@@ -35,9 +35,9 @@ function holds.add(list, hold)
   return list
 end
 
--- Skips the holds of objects and multi-locks: each releases its own, and a task
--- of the same owner does not know of them. Skips those that end by themselves
--- because their unlock failed.
+-- Prefers other holds to those of objects and multi-locks: each releases its
+-- own, and a task of the same owner does not know of them. Those that a
+-- background task releases come last, too.
 local function last_of(list)
   for i = #list, 1, -1 do
     local hold = list[i]
@@ -46,11 +46,11 @@ local function last_of(list)
   return list[#list]
 end
 
---- Lets the most recent hold end with its lease, because its unlock failed.
+--- Stops the renewal of the most recent hold, whose unlock failed.
 ---@param list table
 ---@param ends number of the lease
 ---@return table # the list, or one that replaces it
----@return table? # the hold; nil: there is no other than such holds
+---@return table? # the hold; nil if there is none to leave
 function holds.leave_to_lease(list, ends)
   local hold, i = last_of(list)
   if not i or hold.is_left then return list end

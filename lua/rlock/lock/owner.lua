@@ -45,8 +45,8 @@ function owner.name_for(self, session, family)
   return name
 end
 
---- Makes a task get a new number: a request under the old one is being rolled
---- back, or its lock is abandoned. An explicit name stays.
+--- Makes a task get a new number: a request under the old one was retried, or
+--- is being rolled back, or its lock is abandoned. An explicit name stays.
 ---@param self table
 ---@param family table
 function owner.renumber(self, family) self[family] = nil end

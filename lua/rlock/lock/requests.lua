@@ -190,9 +190,9 @@ local function survived(cancel, ...)
   return ...
 end
 
--- After a retry that succeeded: the first attempt may still be in the network.
--- A node of a cluster may execute it after the slot has come back to it. So
--- later grants of the owner must have another name.
+-- After a retried request: its first attempt may still be in the network, and
+-- a node of a cluster may execute it when the slot returns. So later grants of
+-- the owner need another name.
 local function disown(self)
   owner.renumber(self.owner, self.lock.record.family)
 end
@@ -615,9 +615,9 @@ local function release_later(self, hold)
   end)
 end
 
--- The caller has no turn to release its last hold, and may never retry. So the
--- hold is not renewed any more, and released later. There is none if the last
--- one is being released.
+-- The caller got no turn to release its most recent hold, and may never retry.
+-- So the watchdog stops renewing the hold, and a background task releases it.
+-- Does nothing if no such hold remains, or if it is lost.
 local function left_to_lease(self)
   if not self.holds[1] or self.state ~= "held" and self.state ~= "at_risk" then
     return

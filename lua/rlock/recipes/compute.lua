@@ -173,8 +173,8 @@ local function failure_of(self, state, code, detail)
     before + 1 >= ATTEMPTS
 end
 
--- As `read`, under the lock. Retries until the caller's deadline or the loss of
--- the lock, for instance after a connection is lost.
+-- As `read`, under the lock. Retries a passing failure, such as a lost
+-- connection, until the caller's deadline or the loss of the lock.
 local function read_under(self, hold)
   local session = self.session
   local host, server = session.host, session.server

@@ -145,7 +145,7 @@ local function node_of(self, entry, source)
   return its
 end
 
--- The addresses of the replicas in a range, as a set.
+-- The addresses that the replicas in a range announce, as a set.
 local function replicas_in(range, source)
   local set = {}
   for i = 4, #range do
@@ -173,8 +173,8 @@ local function read_range(self, range, map, source)
 end
 
 --- Reads the reply.
----@return table? # `slots`: slot -> node; `copies`: node -> the set of its
----  replicas' addresses
+---@return table? # `slots`: slot -> node; `copies`: node -> the set of the
+---  addresses that its replicas announce
 ---@return string? # why there is none
 local function read(self, reply, source)
   local map = { slots = {}, copies = {} }
@@ -188,7 +188,7 @@ local function read(self, reply, source)
 end
 
 -- A promoted replica needs as many confirmations as the primary before it. A
--- primary to which slots have moved does not.
+-- primary that only gains slots keeps its own count.
 local function inherit(old, slots)
   for number, its in pairs(old) do
     local successor = slots[number]
@@ -219,7 +219,7 @@ local function adopt(self, map)
       its.not_before = 0        -- it answers, and an older map may name it
     end
   end
-  if old then inherit(old, slots) end
+  if old then inherit(old, slots) end   -- reads the former `copies`
   for its, set in next, map.copies do its.copies = set end
   if old then self.on_moved(old) end
 end

@@ -200,8 +200,8 @@ local function may_be_tls(detail)
 end
 
 -- For redis://word@host, whose word may be a password.
-local LONE_USER = "; the URL has a user without a password: a colon precedes a "
-  .. "password without a user"
+local LONE_USER = "; the URL names a user but no password: for a password "
+  .. "alone, write :PASSWORD@"
 
 --- May this failure of a command of the handshake be ignored? CLIENT only names
 --- the connection, but it is the first command to fail if the server accepts
@@ -219,7 +219,7 @@ end
 --- that expects TLS closes the connection without a reply. nginx reports a
 --- timeout as "timeout".
 ---@param options table those of host.connect
----@param command table that failed
+---@param command table the command that failed
 ---@param code string
 ---@return string
 function errors.of_handshake(options, command, code, detail)

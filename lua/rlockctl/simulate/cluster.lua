@@ -241,8 +241,8 @@ local function end_split(self, old, count)
   learn(old, count)
 end
 
---- Ends all faults: no slot migrates, all nodes run, and each shard has one
---- master.
+--- Ends all faults: no slot migrates, all nodes run and return no injected
+--- errors, and each shard has one master.
 function cluster:mend()
   self:settle()
   self.failing, self.is_down = nil, nil

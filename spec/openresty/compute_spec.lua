@@ -54,6 +54,26 @@ local LOCATIONS = [[
       end
     }
   }
+  location = /later {
+    content_by_lua_block {
+      local name, is_held, is_over = ngx.var.arg_name, false, false
+      local function compute(fn)
+        return ngx.thread.spawn(function()
+          return (locks:compute(name, { ttl = 600 }, fn))
+        end)
+      end
+      local first = compute(function()
+        is_held = true
+        while not is_over do ngx.sleep(0.01) end
+        return make(name, "")
+      end)
+      while not is_held do ngx.sleep(0.01) end
+      local second = compute(error)
+      is_over = true
+      ngx.say(select(2, ngx.thread.wait(first)))
+      ngx.say(select(2, ngx.thread.wait(second)))
+    }
+  }
 ]]
 
 describe("client:compute in nginx", function()
@@ -95,6 +115,12 @@ describe("client:compute in nginx", function()
   it("computes once for the light threads of a request", function()
     local _, body = web:get("/threads?name=" .. name)
     assert.equal(("the page of %s\n"):format(name):rep(3), body)
+    assert.equal("1", made())
+  end)
+
+  it("computes once for a light thread that starts later", function()
+    local _, body = web:get("/later?name=" .. name)
+    assert.equal(("the page of %s\n"):format(name):rep(2), body)
     assert.equal("1", made())
   end)
 

@@ -152,16 +152,25 @@ local function task_of(context)
   return task
 end
 
+-- Notes whether several light threads of a task use rlock.
+local function used(task)
+  local thread = running()
+  if task.thread ~= thread then
+    task.has_threads, task.thread = task.thread ~= nil, thread
+  end
+  return task
+end
+
 --- The current task.
 ---@return table # task
 ---@return table? # the worker timer, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
   local task = rawget(context, KEY)
-  if not task then return task_of(context) end
+  if not task then return used(task_of(context)) end
   if task.threads then return task.threads[running()].task, task end
-  if task.request == get_request() then return task end
-  return task_of(context)              -- a subrequest with another's ngx.ctx
+  if task.request == get_request() then return used(task) end
+  return used(task_of(context))        -- a subrequest with another's ngx.ctx
 end
 
 --- The worker timer, if the current light thread belongs to it.

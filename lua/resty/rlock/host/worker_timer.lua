@@ -384,10 +384,6 @@ local function run(ends, fn, a, b, c, d)
   if why then return nil, "refused", why end
   local task, here = tasks.current()
   if here then return fn(a, b, c, d) end
-  local thread = running()
-  if task.thread ~= thread then
-    task.has_threads, task.thread = task.thread ~= nil, thread
-  end
   local done = remove(events) or tasks.event()
   local job = { fn = fn, a = a, b = b, c = c, d = d, task = task, done = done,
     ends = ends }

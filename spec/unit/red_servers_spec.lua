@@ -222,28 +222,30 @@ describe("a server that does not answer", function()
       assert.same({ 1, nil }, { node.asked, node.away })
     end)
 
-  it("reports the last reason", function()
+  -- Probes a server that is gone; calls fn() after each pause.
+  local function probe(fn)
     answers = { "closed gone" }
     availability.mark_away(node, "silent")
     local sleep = node.host.sleep
     function node.host.sleep(seconds)
       sleep(seconds)
-      assert.matches(": gone$", availability.why_away(node) or ": gone")
-      node.is_closed = node.asked == 9
+      fn()
     end
     run()
+  end
+
+  it("reports the last reason", function()
+    probe(function()
+      assert.matches(": gone$", availability.why_away(node) or ": gone")
+      node.is_closed = node.asked == 9
+    end)
     assert.equal(9, node.asked)
   end)
 
   it("is probed for as long as it is used", function()
-    answers = { "closed gone" }
-    availability.mark_away(node, "silent")
-    local sleep = node.host.sleep
-    function node.host.sleep(seconds)
-      sleep(seconds)
+    probe(function()
       if clock < 1020 then availability.why_away(node) end
-    end
-    run()
+    end)
     assert.near(1025, clock, 0.041)
   end)
 

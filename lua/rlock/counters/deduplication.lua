@@ -156,7 +156,7 @@ end
 local function insist(request, name, n)
   local session = request.handle.session
   local reply, code, detail = try(request, name, n)
-  if reply or session.is_closed or code == "usage" or code == "refused"
+  if reply or session.is_closed
       or not session.server:is_retried(code, detail) then
     return reply, code, detail
   end

@@ -619,9 +619,7 @@ end
 -- So the watchdog stops renewing the hold, and a background task releases it.
 -- Does nothing if no such hold remains, or if it is lost.
 local function left_to_lease(self)
-  if not self.holds[1] or self.state ~= "held" and self.state ~= "at_risk" then
-    return
-  end
+  if self.state ~= "held" and self.state ~= "at_risk" then return end
   local session = self.lock.session
   local list, hold = holds.leave_to_lease(self.holds, self.valid_until)
   self.holds = list

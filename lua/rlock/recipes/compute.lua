@@ -184,7 +184,7 @@ local function read_under(self, hold)
   local state, code, detail
   repeat
     state, code, detail = read(self)
-    if state or code == "cancelled" or code == "usage" or session.is_closed
+    if state or code == "cancelled" or session.is_closed
         or not server:is_retried(code, detail) or hold:valid_for() <= 0 then
       break
     end

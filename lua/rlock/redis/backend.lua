@@ -181,7 +181,8 @@ end
 ---@param detail string
 ---@return boolean
 function backend.is_retried(_, code, detail)
-  return code ~= "redis" or errors.classify(detail).retry
+  if code == "redis" then return errors.classify(detail).retry end
+  return code ~= "refused" and code ~= "usage"
 end
 
 --- The time until which a lease requested at `sent` is certainly valid. The

@@ -85,6 +85,15 @@ function nodes.current(server, deadline, read)
   end
 end
 
+--- The names in the reply to a request for children. Leaves the connection if
+--- the reply is malformed.
+---@return table? # nil: it is malformed
+function nodes.names(server, its)
+  local names = its:texts()
+  if not its.is_bad then return names end
+  server.connection:leave(MALFORMED)
+end
+
 --- Lists the children of a node, none if there is no such node.
 ---@return any # their names
 ---@return rlock.failure? code, string? detail
@@ -93,10 +102,8 @@ function nodes.children(server, deadline, path, is_watched)
     local err, its, detail = nodes.ask(server, deadline, ops.children, path,
       codec.read(path, is_watched))
     if not err then return nil, its, detail end
-    if err ~= 0 then return {} end
-    local names = its:texts()
-    if not its.is_bad then return names end
-    server.connection:leave(MALFORMED)
+    local names = err ~= 0 and {} or nodes.names(server, its)
+    if names then return names end
   end
 end
 

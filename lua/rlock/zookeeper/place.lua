@@ -200,11 +200,8 @@ local function look(self, deadline)
   end
   local code, why = nodes.refusal(acl, self.parent)
   if code then return nil, code, why end
-  local names = its:texts()
-  if its.is_bad then
-    connection:leave("protocol error: a malformed list")
-    return false
-  end
+  local names = nodes.names(self.server, its)
+  if not names then return false end
   if not self.node then
     self.is_in_doubt = nil
     if not find(self, names) then return false end
@@ -341,12 +338,11 @@ local function delete(self, deadline)
     if err ~= 0 and err ~= errors.NO_NODE then
       return failed(err, self.parent)
     end
-    local names = err == 0 and its:texts() or {}
-    if err == 0 and its.is_bad then
-      connection:leave("protocol error: a malformed list")
-      return nil, "connect", connection.where .. ": a malformed list"
-    end
     if not self.node then
+      local names = err ~= 0 and {} or nodes.names(self.server, its)
+      if not names then
+        return nil, "connect", connection.where .. ": a malformed list"
+      end
       self.is_in_doubt = nil
       if not find(self, names) then return false end
     end

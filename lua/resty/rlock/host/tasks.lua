@@ -152,25 +152,19 @@ local function task_of(context)
   return task
 end
 
--- Notes whether several light threads of a task use rlock.
-local function used(task)
-  local thread = running()
-  if task.thread ~= thread then
-    task.has_threads, task.thread = task.thread ~= nil, thread
-  end
-  return task
-end
-
---- The current task.
+--- The current task. Notes whether several of its light threads use rlock.
 ---@return table # task
 ---@return table? # the worker timer, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
-  local task = rawget(context, KEY)
-  if not task then return used(task_of(context)) end
-  if task.threads then return task.threads[running()].task, task end
-  if task.request == get_request() then return used(task) end
-  return used(task_of(context))        -- a subrequest with another's ngx.ctx
+  local task, thread = rawget(context, KEY), running()
+  if task and task.threads then return task.threads[thread].task, task end
+  -- A subrequest may have another's ngx.ctx.
+  if not task or task.request ~= get_request() then task = task_of(context) end
+  if task.thread ~= thread then
+    task.has_threads, task.thread = task.thread ~= nil, thread
+  end
+  return task
 end
 
 --- The worker timer, if the current light thread belongs to it.

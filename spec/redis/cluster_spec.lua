@@ -563,6 +563,29 @@ describe("rlockctl in a cluster", function()
       ctl("ls", "--json", "{*"))
   end)
 
+  it("shows the locks of the other masters if one does not answer", function()
+    cluster = fixtures.cluster()
+    local client, names = open { name = "me", timeout = SOON }, {}
+    for i = 1, 3 do
+      names[i] = name_on(cluster.nodes[i])
+      assert.is_true(client:lock(names[i]):lock { lease = 3600 })
+    end
+    cluster.nodes[3]:pause()
+    local failure = "127.0.0.1:" .. cluster.nodes[3].port .. ": no "
+    for command, prefix in pairs { ls = "locks are missing: ",
+        ["top --once"] = "locks are missing: ",
+        deadlocks = "there may be more: " } do
+      local text, ok = shell.run(shell.words { rlockctl, "--url", cluster.url }
+        .. " " .. command)
+      assert.is_false(ok)
+      assert.matches(prefix .. failure, text, 1, true)
+      for i = 1, command == "deadlocks" and 0 or 2 do
+        assert.matches("\n" .. names[i] .. " ", text, 1, true)
+      end
+    end
+    cluster.nodes[3]:resume()
+  end)
+
   it("breaks a lock, and waits for one", function()
     cluster = fixtures.cluster()
     local client = open { watchdog = SOON / 2 }  -- `ctl` blocks the renewals

@@ -28,21 +28,24 @@ may be part of one, although another task may release it: the output says so.
 
   --json   print one object per line, one for each deadlock
 
-Exit status: 0 there is none, 1 there is one.
+Exit status: 0 there is none, 1 there is one. If a master of a cluster fails,
+shows the deadlocks of the others; without any, the status is 202.
 ]]
 
 deadlocks.options = { ["--json"] = { "json" } }
 
 -- finding them ----------------------------------------------------------------
 
---- The waits that clients announce at their servers.
+--- The waits that clients announce at their servers. Adds a master of a cluster
+--- that fails to `gap`, as its `code` and `detail`.
 ---@return any # a list
 ---@return rlock.failure? code, string? detail
-local function waits_of(clients)
+local function waits_of(clients, gap)
   local all = {}
   for i, client in ipairs(clients) do
     local waits, code, detail = stores.of(client).waits(client)
     if not waits then return nil, code, detail end
+    gap.code, gap.detail = code or gap.code, detail or gap.detail
     for _, wait in ipairs(waits) do
       wait.client, wait.place = client, i .. " " .. wait.name
       all[#all + 1] = wait
@@ -51,17 +54,17 @@ local function waits_of(clients)
   return all
 end
 
---- The owners of the locks that these waits are for: place -> set.
+--- The owners of the locks that these waits are for: place -> set. None if the
+--- lock's server fails; see `waits_of` for `gap`.
 ---@return any # the table
----@return rlock.failure? code, string? detail
-local function holders_of(waits)
+local function holders_of(waits, gap)
   local holders = {}
   for _, wait in ipairs(waits) do
     if not holders[wait.place] then
       local states, code, detail =
         stores.of(wait.client).at(wait.client, wait.name)
       if not states and code ~= "refused" and code ~= "usage" then
-        return nil, code, detail
+        gap.code, gap.detail = code, detail
       end
       local owners = {}
       for _, state in ipairs(states or {}) do
@@ -103,16 +106,17 @@ end
 --- if it is in the same wait as before, its holds have not changed since.
 ---@param clients table
 ---@return table? # a list, see wait_graph.cycles; waits have `who`, if known
----@return rlock.failure? code, string? detail
+---@return rlock.failure? code, string? detail also with a list: there may be
+---  more, at a master of a cluster that fails
 function deadlocks.find(clients)
-  local waits, code, detail = waits_of(clients)
+  local gap = {}
+  local waits, code, detail = waits_of(clients, gap)
   if not waits then return nil, code, detail end
   waits = graph.stuck(waits)
-  if not waits[1] then return {} end
-  local holders, now
-  holders, code, detail = holders_of(waits)
-  if not holders then return nil, code, detail end
-  now, code, detail = waits_of(clients)
+  if not waits[1] then return {}, gap.code, gap.detail end
+  local holders = holders_of(waits, gap)
+  local now
+  now, code, detail = waits_of(clients, gap)
   if not now then return nil, code, detail end
   local cycles = graph.cycles(lasting(waits, now), holders)
   for _, cycle in ipairs(cycles) do
@@ -120,7 +124,7 @@ function deadlocks.find(clients)
     ok, code, detail = identify(cycle)
     if not ok then return nil, code, detail end
   end
-  return cycles
+  return cycles, gap.code, gap.detail
 end
 
 -- showing them ----------------------------------------------------------------
@@ -171,10 +175,13 @@ function deadlocks.run(cli, operands, chosen)
     print(chosen.json and json(record_of(cycle))
       or table.concat(lines_of(cycle), "\n"))
   end
-  if not cycles[1] and not chosen.json and host.is_terminal(1) then
+  local status = 0
+  if code then
+    status = cli.fault(code, "deadlocks: there may be more: " .. detail)
+  elseif not cycles[1] and not chosen.json and host.is_terminal(1) then
     print "no deadlocks"
   end
-  return cycles[1] and 1 or 0
+  return cycles[1] and 1 or status
 end
 
 return deadlocks

@@ -31,7 +31,9 @@ end
 local function inspect_one(client, name, rows, known)
   local states, code, detail = stores.of(client).at(client, name, known)
   if code == "refused" then return end
-  if not states then rows.code, rows.detail = code, detail end
+  if not states and not known.failed then
+    rows.code, rows.detail = code, detail
+  end
   for _, state in ipairs(states or {}) do
     if exists(state, known.all) then
       state.name = name

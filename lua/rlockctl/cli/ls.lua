@@ -16,7 +16,8 @@ rlockctl ls [PATTERN] [--limit N] [--all] [--names] [--json]
 
 Lists the locks that are held or have waiters, and permits: kind, holders, time
 left, waiters and fencing token. PATTERN is as for KEYS: * matches any text, ?
-any character, [a-c] one of these. In a cluster, it scans all primaries.
+any character, [a-c] one of these. In a cluster, it scans all primaries. If one
+of them fails, it lists the locks of the others; the exit status is 202.
 
 In Redis, it finds keys that look like locks, by SCAN, and changes nothing. A
 key looks like a lock if its owner is an id of rlock or Redisson, or if it is a
@@ -114,6 +115,10 @@ function ls.run(cli, operands, chosen)
     ---@cast known -nil
     cli.complain(("ls: " .. (known.gap
       or "there are more than %d; give a pattern or --limit")):format(limit))
+  end
+  local failed = known and known.failed
+  if failed then
+    return cli.fault(failed.code, "ls: locks are missing: " .. failed.detail)
   end
   return 0
 end

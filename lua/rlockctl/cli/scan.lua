@@ -247,6 +247,26 @@ function scan.nodes(client)
   return node.masters
 end
 
+--- Calls visit(node) for each node. Fails only if all of them do: the others'
+--- locks are worth showing during an outage.
+---@param nodes table
+---@param visit function returns true, or nil, code, detail
+---@return table? # the failed nodes: node -> true, and `code` and `detail` of
+---  the last failure
+---@return rlock.failure? code, string? detail
+function scan.each(nodes, visit)
+  local failed, count = {}, 0
+  for _, node in ipairs(nodes) do
+    local ok, code, detail = visit(node)
+    if not ok then
+      failed[node], failed.code, failed.detail = true, code, detail
+      count = count + 1
+    end
+  end
+  if count == #nodes then return nil, failed.code, failed.detail end
+  return failed
+end
+
 local function new_search(client, options)
   local search = { found = {}, names = {}, proven = {}, numbers = 0,
     all = options.all, pattern = options.pattern or "*",
@@ -271,16 +291,19 @@ end
 ---@return table? # names
 ---@return any # whether there are more
 ---@return table|string | nil # further results: `proven`, the names of counters
----  as keys; `numbers`, the number of keys that are whole numbers; detail
+---  as keys; `numbers`, the number of keys that are whole numbers; `failed`,
+---  the masters that failed while others did not: node -> true, and `code` and
+---  `detail` of the last failure; detail
 function scan.names(client, options)
   local search = new_search(client, options or {})
   local nodes, code, detail = scan.nodes(client)
   if not nodes then return nil, code, detail end
-  for _, node in ipairs(nodes) do
-    local ok
-    ok, code, detail = scan_node(search, node)
-    if not ok then return nil, code, detail end
-  end
+  local left
+  left, code, detail = scan.each(nodes, function(node)
+    return scan_node(search, node)
+  end)
+  if not left then return nil, code, detail end
+  search.failed = left.code and left
   table.sort(search.names)
   return search.names, search.is_full == true, search
 end

@@ -2,8 +2,8 @@
 --- ZooKeeper. Its functions; failures are nil, code, detail:
 ---   names(client, options)          the names of locks: see scan.names; and
 ---                                   whether there are more, and what `at`
----                                   needs, perhaps with `gap`: why some may
----                                   be missing
+---                                   needs, perhaps with `gap` or `failed`:
+---                                   why some may be missing
 ---   at(client, name, known)         the states of a name, see inspect.at;
 ---                                   `known` is from `names`, or nil
 ---   by(client, name, which)         its states by the peek of a policy
@@ -16,7 +16,8 @@
 ---   waiter(client, name, which, deadline)    waits until a lock may be free:
 ---                                            pause(state), leave()
 ---   waits(client)                   the waits that clients announce, see
----                                   wait_graph.lua
+---                                   wait_graph.lua; and code, detail if some
+---                                   may be missing
 ---   audit(audit)                    audits its servers for rlockctl doctor:
 ---                                   `client`, `name`, `policy`, `lease` in
 ---                                   seconds; adds a report for each server

@@ -69,20 +69,27 @@ local function print_table(watched, view)
   return true
 end
 
+-- Prints what a turn has sampled; then fails if locks are missing.
+local function print_turn(watched, view, missing, why)
+  local ok, code, detail = print_table(watched, view)
+  if not ok then return nil, code, detail end
+  return not missing or nil, missing, why
+end
+
 -- Samples twice, because the derived columns need two samples.
 local function print_once(watched, view, seconds)
-  for sample = 1, 2 do
-    if sample == 2 then host.sleep(seconds) end
-    local ok, code, detail = watched:turn({}, math.huge)
-    if not ok then return nil, code, detail end
-  end
-  return print_table(watched, view)
+  local ok, code, detail = watched:turn({}, math.huge)
+  if not ok then return nil, code, detail end
+  host.sleep(seconds)
+  ok, code, detail = watched:turn({}, math.huge)
+  if not ok then return nil, code, detail end
+  return print_turn(watched, view, code, detail)
 end
 
 local function print_forever(watched, view, seconds)
   while true do
     local ok, code, detail = watched:turn({}, math.huge)
-    if ok then ok, code, detail = print_table(watched, view) end
+    if ok then ok, code, detail = print_turn(watched, view, code, detail) end
     if not ok then return nil, code, detail end
     host.sleep(seconds)
     io.write "\n"

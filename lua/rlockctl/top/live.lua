@@ -314,8 +314,8 @@ end
 local function refresh_forever(self, seconds)
   while true do
     local begun = host.now()
-    local ok, _, detail = self.sampler:turn(self.shown, seconds)
-    self.problem = not ok and detail:gsub("://%S*@", "://") or nil
+    local _, _, detail = self.sampler:turn(self.shown, seconds)
+    self.problem = detail and detail:gsub("://%S*@", "://")
     self.is_new = true
     self.changed:set()
     local rest = seconds - (host.now() - begun)

@@ -168,7 +168,8 @@ end
 --- Samples the locks that are shown, and some of the others.
 ---@param shown table names
 ---@param seconds number of the turn; math.huge: samples all
----@return true?, rlock.failure? code, string? detail
+---@return true?, rlock.failure? code, string? detail also with true: the locks
+---  of a master of a cluster are missing
 function Sampler:turn(shown, seconds)
   ---@type any, any, any
   local ok, code, detail = true, nil, nil
@@ -177,8 +178,10 @@ function Sampler:turn(shown, seconds)
   if ok then
     ok, code, detail = sample_others(self, set_of(shown), seconds * SHARE)
   end
-  if ok then return true end
-  return nil, code, detail
+  if not ok then return nil, code, detail end
+  local failed = self.known.failed
+  if not failed then return true end
+  return true, failed.code, "locks are missing: " .. failed.detail
 end
 
 --- Is a lock held or waited for, or was it recently?

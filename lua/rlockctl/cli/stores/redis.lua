@@ -30,7 +30,11 @@ function store.complete(client, states, known)
   if not nodes then return nil, code, detail end
   known = known or {}
   known.clients = known.clients or {}
-  who.name(nodes, client.session.timeout, states, known.clients)
+  local failed, alive = known.failed or {}, {}
+  for _, node in ipairs(nodes) do
+    if not failed[node] then alive[#alive + 1] = node end
+  end
+  who.name(alive, client.session.timeout, states, known.clients)
   return true
 end
 
@@ -59,13 +63,13 @@ function store.waits(client)
   local nodes, code, detail = scan.nodes(client)
   if not nodes then return nil, code, detail end
   local waits = {}
-  for _, node in ipairs(nodes) do
-    local ok
-    ok, code, detail = scan.visit(client, node, "rlock_waits:*",
+  local failed
+  failed, code, detail = scan.each(nodes, function(node)
+    return scan.visit(client, node, "rlock_waits:*",
       function(keys) return not keys[1] or read_waits(waits, node, keys) end)
-    if not ok then return nil, code, detail end
-  end
-  return waits
+  end)
+  if not failed then return nil, code, detail end
+  return waits, failed.code, failed.detail
 end
 
 --- See stores.lua.

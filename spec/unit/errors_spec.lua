@@ -152,6 +152,7 @@ describe("errors.is_denied", function()
       "ERR AUTH <password> called without any password configured for the "
         .. "default user",
       "DENIED Redis is running in protected mode",
+      "ERR The user executing the script can't run this command or subcommand",
     } do
       assert.is_true(errors.is_denied(detail), detail)
     end

@@ -169,7 +169,8 @@ describe("Sentinel", function()
 
   for error, what in pairs {
     ["NOAUTH Authentication required."] =
-      "s:1: it requires a password: sentinel = { password = ... }",
+      "s:1: it requires a password: sentinel = { password = ... }, in "
+        .. "rlockctl RLOCK_SENTINEL_PASSWORD: NOAUTH Authentication required.",
     ["WRONGPASS invalid username-password pair"] =
       "s:1: it refuses the user or password of the option sentinel: WRONGPASS",
     ["ERR unknown command 'SENTINEL'"] = "s:1: it is not a Sentinel",

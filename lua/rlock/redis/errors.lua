@@ -160,6 +160,7 @@ end
 local denials = {
   "%f[%w]NOAUTH ", "%f[%w]WRONGPASS ", "%f[%w]NOPERM ", "%f[%w]DENIED ",
   "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
+  "ERR The user executing the script can't ",
 }
 
 local function has_any(detail, patterns)

@@ -131,7 +131,7 @@ local function explained(detail)
   local word = detail:match("^%u+")
   if word == "NOAUTH" then
     return "it requires a password: sentinel = { password = ... }, in rlockctl "
-      .. "RLOCK_SENTINEL_PASSWORD"
+      .. "RLOCK_SENTINEL_PASSWORD: " .. detail
   elseif word == "WRONGPASS" or detail:find("^ERR.*AUTH") then
     return "it refuses the user or password of the option sentinel: " .. detail
   elseif detail:find("^ERR unknown command") then

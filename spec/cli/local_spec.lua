@@ -6,6 +6,7 @@ local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
 local host = require "rlock.host.uv"
 local shell = require "spec.tools.shell"
+local slow = require "spec.tools.slow"
 
 local PRINT_ID = [[
 local client = assert(require "rlock".open())
@@ -83,6 +84,10 @@ describe("local:", function()
     output("local", "start")
     sh("[ -e '%s/rlock/redis.log' ]", runtime)
     assert.equal("local: stopped\n", output("local", "stop"))
+    assert.equal("", sh("ls -A '%s'", runtime))
+    output("local", "start")
+    output("-e", [[assert(require "rlock".open():call "SAVE")]])
+    output("local", "stop")
     assert.equal("", sh("ls -A '%s'", runtime))
     output("local", "start")
     local server = pid()
@@ -206,6 +211,26 @@ describe("local:", function()
     fault(status, "redis.sock: ")
     asking:wait()
     assert.equal(id, output("-e", PRINT_ID))
+  end)
+
+  it("delays a command no longer than another silent server", function()
+    output("local", "start")
+    local server, ended = pid(), {}
+    sh("kill -STOP %s", server)
+    local urls = { ["local:"] = "local:",
+      unix = "unix://" .. runtime .. "/rlock/redis.sock" }
+    for which, url in pairs(urls) do
+      local asking = start("--url", url, "wait", "x", "-w1")
+      host.daemon(function()
+        ended[which] = asking:wait().status == 202 and host.now()
+      end)
+    end
+    eventually(function()
+      return ended.unix ~= nil and ended["local:"] ~= nil
+    end, 20 * slow)
+    sh("kill -CONT %s", server)
+    -- It took 5 s longer.
+    assert.is_true(ended["local:"] < ended.unix + 2 * slow)
   end)
 
   it("is a valkey-server where there is no redis-server", function()

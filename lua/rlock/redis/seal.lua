@@ -118,6 +118,7 @@ function seal.handshake(options, exchange)
   for i, command in ipairs(handshake) do
     if replies[i] == nil
         and not errors.is_optional(command, codes[i], details[i]) then
+      if codes[i] == "cancelled" then return nil, codes[i], details[i], true end
       return nil, codes[i], errors.of_handshake(options, command, codes[i],
         details[i]), true
     end
@@ -125,7 +126,8 @@ function seal.handshake(options, exchange)
   local identity, code, detail = seal.identity(replies, codes, details, n + 1)
   local wrong = seal.wrong(identity, options)
   if wrong then return nil, "refused", wrong, true end
-  return identity, code, detail, options.role ~= nil
+  return identity, code, detail,
+    options.role ~= nil or code == "cancelled"
 end
 
 ---@param node? table

@@ -111,7 +111,7 @@ function Connection:free_ids()
 end
 
 --- Opens a connection, sends the handshake, and queries the connection's
---- `identity`, see seal.lua.
+--- `identity`, see seal.lua. Without a handshake it sends nothing.
 ---@param options table host, port or path, tls, timeout (ms), silent (ms),
 ---  handshake (array of commands), lost = function(detail), message =
 ---  function(kind, channel, payload) for a subscriber, role ("master": fails if
@@ -136,6 +136,7 @@ function connection.open(options)
   end
   local ok
   if self.raw then ok, code, detail = await(true) end
+  if ok and not options.handshake then return self end
   if ok then return self:shake_hands(options) end
   if self.raw then tasks.fail(self.raw:close(), code, detail) end
   self:free_ids()

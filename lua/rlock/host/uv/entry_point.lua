@@ -130,7 +130,8 @@ return function(host)
       full.log = full.log or rlock.default_log
       opened, code, detail = client.open(host, full)
       -- A server of `local:` that has just died is started again.
-      if opened or code ~= "connect" or not full.is_local then break end
+      if opened or code ~= "connect" or not full.is_local
+          or require("rlock.redis.errors").is_silence(detail) then break end
     end
     if not opened then return nil, code, detail end
     count = count + 1

@@ -206,7 +206,7 @@ local function clear(host, paths)
     local guard <close>, busy = host.lock_file(paths.lock)
     if guard and is_up(host, paths) == false then
       for _, path in ipairs { paths.socket, paths.log, paths.lock,
-          paths.folder } do
+          paths.folder .. "/dump.rdb", paths.folder } do
         os.remove(path)
       end
     end

@@ -169,6 +169,35 @@ describe("the status of rlockctl run", function()
     assert.is_truthy(is_told, result.err)
   end)
 
+  it("is in time with -q, too: it waits for no reply afterwards", function()
+    local frozen, ended = redis.start(), {}
+    local client = assert(rlock.open(frozen.url))
+    for _, name in ipairs { "loud", "quiet" } do
+      assert(client:lock(name):lock { lease = 3600 })
+    end
+    local loud = start { "loud", "-w4", "-c", "", url = frozen.url }
+    local quiet = start { "quiet", "-w4", "-q", "-c", "", url = frozen.url }
+    for _, name in ipairs { "loud", "quiet" } do
+      eventually(function()
+        return client:call("ZCARD",
+          "redisson_lock__channel:{" .. name .. "}:waiters") > 0
+      end)
+    end
+    frozen:pause()
+    for name, running in pairs { loud = loud, quiet = quiet } do
+      host.daemon(function()
+        ended[name] = running:wait().status == 201 and host.now()
+      end)
+    end
+    eventually(function() return ended.loud ~= nil and ended.quiet ~= nil end,
+      20 * slow)
+    frozen:resume()
+    client:close()
+    frozen:stop()
+    -- One that waits for a reply ends 3 s later.
+    assert.is_true(ended.quiet < ended.loud + 1.5 * slow)
+  end)
+
   it("is the command's own if its lock is not released in time", function()
     local frozen = redis.start()
     local running = start { "run:t", "-w1", "-c",
@@ -246,6 +275,29 @@ describe("the status of rlockctl run", function()
         assert.matches(is_seen and "^$" or "rlockctl: [^\n]*" .. text
           .. "[^\n]*\n$", result.err)
         assert.is_true(is_seen ~= nil or result.out == "")
+      end
+    end
+  end)
+
+  it("is 208 if a command or a channel is refused inside a script", function()
+    local all = " on >" .. SECRET .. " allkeys allcommands "
+    local guarded = redis.start { users = {
+      "few" .. all .. "allchannels -pttl -time", "mute" .. all } }
+    finally(function() guarded:stop() end)
+    local owner = ("01234567-0123-0123-0123-%012d:1"):format(1)
+    guarded:cli("HSET", "x", owner, "1")
+    guarded:cli("PEXPIRE", "x", "3600000")
+    for user, commands in pairs {
+      few = { { "run", "x", "-n", "--", "true" }, { "status", "x" }, { "ls" },
+        { "run", "y", "--limit=2", "--", "true" }, { "wait", "x" },
+        { "top", "--once", "--interval=0.1" }, { "revoke", "x" } },
+      mute = { { "run", "y", "--limit=2", "--", "true" }, { "revoke", "x" } },
+    } do
+      for _, words in ipairs(commands) do
+        words.url = ("unix://%s:%s@%s"):format(user, SECRET, guarded.socket)
+        local result = ctl.run(words)
+        assert.equal(208, result.status, user .. " " .. words[1])
+        assert.matches("The user executing the script can't ", result.err)
       end
     end
   end)

@@ -107,6 +107,7 @@ end
 
 -- The exit status if another client has the lock. Names the holders.
 local function conflict(self, status, detail)
+  time_limit.leave(self.client)
   status = self.chosen.conflict or status
   if not tells_holders(self) then return status end
   local function tell(text)

@@ -93,6 +93,7 @@ function command.run(cli, operands, chosen)
   watch.waiter = stores.of(client).waiter(client, name, chosen.policy,
     watch.deadline)
   local ok, code, detail = stay(watch)
+  time_limit.leave(client)
   watch.waiter:leave()
   if ok then return 0 end
   if code == "timeout" and not detail then return LATE end

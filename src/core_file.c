@@ -111,15 +111,17 @@ static int core_isatty(lua_State *L)
     return 1;
 }
 
-/* core.keep(fd) -> true, if it is open; keeps it from child processes */
+/* core.keep(fd) -> true, if the process has inherited it, which may be asked
+   once; keeps it from child processes. Those of libuv have FD_CLOEXEC. */
 static int core_keep(lua_State *L)
 {
     int fd = (int)luaL_checkinteger(L, 1);
     int flags = fcntl(fd, F_GETFD);
+    const int is_inherited = flags >= 0 && (flags & FD_CLOEXEC) == 0;
 
-    if (flags >= 0 && fd > STDERR_FILENO)
+    if (is_inherited && fd > STDERR_FILENO)
         fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
-    lua_pushboolean(L, flags >= 0);
+    lua_pushboolean(L, is_inherited);
     return 1;
 }
 

@@ -576,6 +576,18 @@ describe("rlockctl run", function()
     end
   end)
 
+  it("refuses a --status-fd of its own", function()
+    for fd = 3, 9 do
+      local result = ctl.run { program = "sh", "-c", [[
+        exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+        "$0" run run:j --status-fd "$1" -c 'echo ran']], ctl.binary,
+        tostring(fd), url = server.url }
+      assert.same({ 206, "" }, { result.status, result.out }, fd)
+      assert.matches(("--status-fd %d is not open"):format(fd), result.err, 1,
+        true)
+    end
+  end)
+
   it("writes JSON lines to --status-fd", function()
     local path = ctl.file("status", "")
     local function events(...)

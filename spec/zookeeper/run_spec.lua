@@ -3,6 +3,7 @@
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
+local files = require "spec.tools.files"
 local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
@@ -21,6 +22,17 @@ local name
 local function start(...)
   return ctl.start { "run", name, "--ttl", ("%gs"):format(TTL),
     url = server.url, ... }
+end
+
+local function parent_of(pid)
+  return tonumber(files.read(("/proc/%d/stat"):format(pid))
+    :match "^.*%) %a (%d+)")
+end
+
+local function kill(...)
+  for _, pid in ipairs { ... } do
+    os.execute(("kill -9 %d 2>/dev/null"):format(pid))
+  end
 end
 
 local function nodes() return #(peer:names("/" .. name) or {}) end
@@ -44,6 +56,32 @@ describe("rlockctl run on ZooKeeper", function()
     holder:kill(15)
     holder:wait()
     eventually(function() return nodes() == 0 end)
+  end)
+
+  it("leaves the lock to its time-out if both guards are killed", function()
+    for option, paths in pairs { ["-v"] = { ":a", ":b" },
+        ["--limit=2"] = { ":c/leases" } } do
+      local names = {}
+      for i, path in ipairs(paths) do names[i] = name .. path:match "^[^/]+" end
+      local function has_each()
+        for _, path in ipairs(paths) do
+          if #(peer:names("/" .. name .. path) or {}) == 0 then return false end
+        end
+        return true
+      end
+      local holder = ctl.start { "run", table.concat(names, ","), option,
+        "--ttl", ("%gs"):format(TTL), "-c", "echo $$; exec sleep 60",
+        url = server.url }
+      local pid = eventually(function()
+        return tonumber((holder:out():match "^(%d+)\n"))
+      end)
+      local guard = parent_of(pid)
+      kill(parent_of(guard), guard)
+      assert.equal(203, holder:wait().status)
+      assert.is_true(has_each())        -- its session did not end with it
+      kill(pid)
+      eventually(function() return not has_each() end, 10 * TTL)
+    end
   end)
 
   it("is woken by the end of another process", function()

@@ -154,7 +154,10 @@ function permits:try_acquire(options) return acquire(self, options, 0) end
 --- Stops the renewal of a permit without releasing it: only its lease ends it.
 --- Internal.
 ---@param id string
-function permits:abandon(id) forget(self, bytes_of(id, 2)) end
+function permits:abandon(id)
+  forget(self, bytes_of(id, 2))
+  self.session:outlive()
+end
 
 -- Does the permit belong to the session of another client?
 local function is_foreign(self, bytes)

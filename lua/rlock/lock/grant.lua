@@ -233,6 +233,7 @@ function grant:abandon(reason)
   local session = self.lock.session
   self.is_unsure = nil
   session.watchdog:lose(self, reason)
+  session:outlive()
   owners.renumber(self.owner, self.lock.record.family)
 end
 

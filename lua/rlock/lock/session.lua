@@ -329,6 +329,13 @@ function session:wind_down()
   self.server:rest()
 end
 
+--- Lets what was abandoned outlive the client: only its lease ends it.
+function session:outlive()
+  ---@type any
+  local server = self.server
+  if server.outlive then server:outlive() end
+end
+
 -- Closes the connections, and wakes the callers of `close`.
 local function disconnect(self)
   self.server:close()

@@ -300,6 +300,9 @@ end
 --- background work.
 function backend:rest() self.connection:rest(end_of(self)) end
 
+--- Leaves the end of the session to its time-out, also after `close`.
+function backend:outlive() self.connection:outlive() end
+
 --- Ends the session, which frees all its nodes.
 function backend:close() self.connection:close(end_of(self)) end
 

@@ -27,7 +27,7 @@ local validity = require "rlock.zookeeper.validity"
 ---@field where string
 ---@field hosts any
 ---@field next_host number
----@field session rlock.session
+---@field session table `id`, `password`; `outlives`: see `outlive`
 ---@field epoch number
 ---@field seen any
 ---@field validity any
@@ -546,9 +546,14 @@ local function finish_session(self, deadline, why)
   local change = self.change
   self.change = nil
   if change then change:set() end
-  if self.is_ready then self:post(codec.ops.close):wait(deadline) end
+  if self.is_ready and not self.session.outlives then
+    self:post(codec.ops.close):wait(deadline)
+  end
   self:leave(why)
 end
+
+--- Keeps the present session, and its nodes, from an end before its time-out.
+function connection:outlive() self.session.outlives = true end
 
 --- Ends the session until the next call of `connect`. This frees its nodes.
 ---@param deadline number by host.now()

@@ -157,6 +157,9 @@ local fields = {
 local FORMER = { twin = "peer", restates = "reasserts" }
 
 local function check_fields(def)
+  if type(def.read) == "table" and type(def.write) == "table" then
+    return "it is a pair: use its read or write"
+  end
   for _, key in ipairs(names_of(def)) do
     local kind, value = fields[key], def[key]
     if not kind then

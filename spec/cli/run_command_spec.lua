@@ -416,6 +416,20 @@ describe("rlockctl run", function()
     assert.equal("", run({ "run:new", "--limit=4", "--", "true" }).err)
   end)
 
+  it("uses a side of a user's pair", function()
+    local function side(which, ...)
+      return { "run:pair", "--policy", "rlock.policy.readwrite", which, ... }
+    end
+    local reader = start(side("-s", "-c", "echo in; sleep 20"))
+    reader:says "in"
+    assert.equal("ran\n", output(side("-s", "-n", "-c", "echo ran")))
+    assert.matches('"run:pair" is held', ctl.fault(200, { "run",
+      url = server.url, table.unpack(side("-x", "-n", "-c", "echo ran")) }))
+    reader:kill(15)
+    assert.equal(143, reader:wait().status)
+    assert.equal("ran\n", output(side("-x", "-n", "-c", "echo ran")))
+  end)
+
   it("uses a user's policy", function()
     local function own(...)
       return { "run:own", "--lua-path", ".", "--policy", "spec.fixtures.good",
@@ -430,14 +444,24 @@ describe("rlockctl run", function()
     holder:kill(15)
     assert.equal(143, holder:wait().status)
     assert.is_false(exists("run:own"))
+    ctl.file("brief.lua", [[return { name = "brief",
+      keys = function(name) return { name } end,
+      server = { acquire = function() return "held" end,
+        release = function() return "lost" end } }]])
     for text, words in pairs {
       ["run: policy \"no%.such\": there is no such"] = { "no.such" },
       ["run: policy \"permits\" is not a lock"] = { "permits" },
       ["%-%-policy and %-%-fair exclude"] = { "spec.fixtures.good", "--fair" },
+      ["intent.lua:%d+: extra must return a list"] =
+        { "spec.fixtures.intent", "--option", "A:mode=S" },
+      ["policy \"rlock.policy.readwrite\": it is a pair"] =
+        { "rlock.policy.readwrite" },
+      ["run: spec.fixtures.good is no pair"] = { "spec.fixtures.good", "-s" },
+      ["run: policy brief has no renew"] = { "brief" },
     } do
       assert.matches(text, ctl.fault(206, { "run", "x", "-c", "echo ran",
-        url = server.url, "--lua-path", ".", "--policy",
-        table.unpack(words) }))
+        url = server.url, "--lua-path", ".", "--lua-path", ctl.folder(),
+        "--policy", table.unpack(words) }))
     end
   end)
 

@@ -28,7 +28,8 @@ Several locks are acquired together: all or none.
   --fair                 first come, first served
   --fenced               with a fencing token, which only increases, in
                          RLOCK_TOKEN; not with -s, --limit or several names
-  --policy POLICY        a kind of your own, as for `rlockctl status`
+  --policy POLICY        a kind of your own, as for `rlockctl status`; with -s
+                         or -x, the module of a pair
   --option K=V           an option of that kind, such as limit=2, or of an
                          election: layout=latch; may be repeated
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
@@ -135,7 +136,7 @@ end
 local conflicts = {
   { "shared", "exclusive" }, { "no_wait", "wait" }, { "fenced", "shared" },
   { "limit", "shared" }, { "limit", "exclusive" }, { "limit", "fair" },
-  { "limit", "fenced" }, { "policy", "shared" }, { "policy", "exclusive" },
+  { "limit", "fenced" },
   { "policy", "fair" }, { "policy", "limit" },
   { "on_revoke", "limit" },
   { "leader", "no_wait" }, { "leader", "wait" }, { "leader", "shared" },

@@ -14,6 +14,34 @@ local function pair_of(client, chosen, name)
   return pair:read_lock(), pair:write_lock()
 end
 
+-- A lock of a user's kind, or a side of it. Raises an error if its options are
+-- bad: `extra` would do so later.
+local function own_lock(client, chosen, name, definition)
+  local options = chosen.option or {}
+  options.fenced = chosen.fenced or options.fenced
+  local is_fit, lock = pcall(client.policy, client, definition, name, options)
+  if not is_fit then error(lock, 0) end
+  local policy = lock.record.policy
+  if not policy.ops.renew then
+    error(("policy %s has no renew, so it cannot be held"):format(policy.name),
+      0)
+  elseif policy.extra then
+    policy.extra { options = options, wait_ms = 0,
+      publish = client.session.options.publish }
+  end
+  return lock
+end
+
+-- The sides of a pair of a user's kinds.
+local function own_pair(client, chosen, name)
+  local pair = require(chosen.policy)
+  if type(pair) ~= "table" or not (pair.read and pair.write) then
+    error(("%s is no pair: it has no read and write"):format(chosen.policy), 0)
+  end
+  return own_lock(client, chosen, name, pair.read),
+    own_lock(client, chosen, name, pair.write)
+end
+
 -- The lock of a name, and the kinds of lock by which the outer run may hold it;
 -- or nil, code, detail.
 local function lock_of(client, chosen, name)
@@ -24,7 +52,8 @@ local function lock_of(client, chosen, name)
       chosen.permits, chosen.limit)
     return lock, { lock }
   elseif chosen.shared or chosen.exclusive then
-    local read, write = pair_of(client, chosen, name)
+    local read, write =
+      (chosen.policy and own_pair or pair_of)(client, chosen, name)
     if chosen.shared then return read, { read, write } end
     return write, { write }
   elseif chosen.leader then
@@ -33,11 +62,7 @@ local function lock_of(client, chosen, name)
     if not is_fit then return nil, "usage", tostring(election) end
     return election.lock, { election.lock }
   elseif chosen.policy then
-    local options = chosen.option or {}
-    options.fenced = chosen.fenced or options.fenced
-    local is_fit, lock = pcall(client.policy, client, chosen.policy, name,
-      options)
-    if not is_fit then return nil, "usage", tostring(lock) end
+    local lock = own_lock(client, chosen, name, chosen.policy)
     return lock, { lock }
   end
   local method = chosen.fair and "fair_lock" or "lock"

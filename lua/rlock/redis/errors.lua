@@ -200,6 +200,11 @@ local function may_be_tls(detail)
     or detail:find("does not speak", 1, true)
 end
 
+-- A server that requires a certificate reports it by an alert, or a reset, only
+-- after the client's part of the handshake.
+local NO_CERT = "; the server may require a client certificate: tls = { cert = "
+  .. "..., key = ... }, in rlockctl --cert and --key"
+
 -- For redis://word@host, whose word may be a password.
 local LONE_USER = "; the URL names a user but no password: for a password "
   .. "alone, write :PASSWORD@"
@@ -232,7 +237,11 @@ function errors.of_handshake(options, command, code, detail)
     return detail .. "; redis:// was tried: if this port expects TLS, use "
       .. "rediss://"
   elseif code ~= "redis" then
-    return ("%s (in reply to %s)"):format(detail, verb)
+    local tls = options.tls
+    local is_bare = code == "closed" and tls and not (tls.cert
+      or tls.certificate)
+    return ("%s (in reply to %s)%s"):format(detail, verb,
+      is_bare and NO_CERT or "")
   end
   if verb == "AUTH" and detail:find("unknown command", 1, true) then
     detail = "the server does not know the command"

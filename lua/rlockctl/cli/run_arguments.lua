@@ -35,8 +35,9 @@ Several locks are acquired together: all or none.
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
   --hold-at-most DUR     stop the command if it takes longer: SIGTERM after DUR,
-                         SIGKILL --kill-after later; status 207. With
-                         --on-lost=kill, SIGKILL after DUR
+                         or the signal of --on-lost; SIGKILL --kill-after
+                         later; status 207. With --on-lost=kill, SIGKILL after
+                         DUR
   --on-lost HOW          if the lock is lost: term (default), kill, ignore, or
                          signal:NAME
   --on-revoke SIGNAL     send the command this signal, a name or a number, when

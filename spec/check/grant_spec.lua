@@ -162,6 +162,19 @@ describe("a request to lock", function()
     assert.equal("2", owners(self, "acquire"):match "%d+$")
   end)
 
+  for _, kind in ipairs { "read_write_lock", "fair_read_write_lock" } do
+    on_stage("is undone before its named owner requests the other side of a "
+      .. kind, function(self, client)
+      local pair = client[kind](client, "lock", { owner = "me" })
+      for _, lock in ipairs { pair:read_lock(), pair:write_lock() } do
+        assert.is_true(lock:lock() and lock:unlock())  -- loads the scripts
+      end
+      self.server:freeze(1)
+      fails("timeout", nil, pair:read_lock():lock { wait = 0.4 })
+      assert.is_true(pair:write_lock():lock { wait = 5 })
+    end)
+  end
+
   on_stage("is undone before the next request of its named owner",
     function(self, client)
     local lock = client:lock("lock", { owner = "me" })

@@ -201,6 +201,17 @@ on_stage("a request that waits for a connection is told why there is none",
     assert.same({ refused, refused }, failures)
   end, { replicas = 1, timeout = 4 })
 
+on_stage("a dedicated connection that is left is sealed before the next one",
+  function(self, client)
+    local lock, _, dedicated = of_one_owner(client)
+    local seals = client.session.server.node.seals
+    local left = dedicated.connection.identity
+    dedicated:leave()
+    assert.same({ left }, seals.pending)
+    assert.is_true(lock:lock())
+    assert.same({}, seals.pending)
+  end, { replicas = 1, timeout = 4 })
+
 on_stage("a request that was sent may be executed, whatever has failed since",
   function(self, client)
     local first, second = of_one_owner(client)

@@ -150,6 +150,16 @@ describe("Sentinel", function()
     assert.same({ "m moved from a:1 to c:3" }, moves)
   end)
 
+  it("is not believed if older, even if the master does not answer", function()
+    world["s:1"] = { place = "b:2", epoch = 2, others = ALL }
+    local self = new "s:1"
+    assert.equal("b:2", (located(self)))
+    world["s:1"], world["s:3"] = nil, nil
+    self:suspect(self.address)
+    assert.is_nil((located(self)))
+    assert.same({}, moves)
+  end)
+
   it("may name one master in two ways; that is no move", function()
     local self = new("s:1", "s:2")
     located(self)

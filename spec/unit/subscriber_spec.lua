@@ -126,6 +126,23 @@ describe("a subscriber", function()
       assert.is_nil(its.channels.c)
     end)
 
+  it("subscribes again for a waiter that has joined meanwhile", function()
+    say("subscribe", "ssubscribe")
+    clock, channel.idle_since = 100, 100
+    for _ = 1, 20 do
+      if not channel.is_leaving then
+        clock = clock + 0.1
+        go_on()
+      end
+    end
+    assert.is_true(channel.is_leaving)
+    sent, told = {}, {}
+    channel.idle_since = nil            -- a waiter joins
+    say("unsubscribe", "sunsubscribe")
+    assert.same({ "subscribe c", "ssubscribe c" }, sent)
+    assert.same({}, told)
+  end)
+
   it("examines a channel once a second, however many are added", function()
     local examined, MANY = 0, 100
     local counted = { __index = function(_, field)

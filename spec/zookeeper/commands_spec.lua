@@ -10,6 +10,7 @@ local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local shell = require "spec.tools.shell"
 local slow = require "spec.tools.slow"
+local sorted = require "rlock.util.sorted"
 local terminal = require "spec.tools.terminal"
 local zookeeper = require "spec.tools.zookeeper"
 
@@ -27,7 +28,8 @@ local peer, root, url, number = nil, nil, nil, 0
 
 -- A program that holds a lock of each kind, and prints those it loses.
 local HOLDER = ctl.file("holder.lua", [[
-local client = assert(require("rlock").open())
+local rlock = require "rlock"
+local client = assert(rlock.open())
 local function take(name, lock)
   assert(lock:lock())
   lock:on_lost(function() print("lost " .. name) end)
@@ -39,8 +41,19 @@ take("ours/reader", client:read_write_lock("ours/reader"):read_lock())
 take("ours/writer", client:read_write_lock("ours/writer"):write_lock())
 assert(client:semaphore("ours/semaphore"):set(3))
 assert(client:semaphore("ours/semaphore"):acquire(2))
-print "holds"
-require("rlock").sleep(3600)]])
+take("ours/fair", client:fair_lock "ours/fair")
+assert(client:permits("ours/permits"):set(1))
+assert(client:permits("ours/permits"):acquire())
+assert(client:latch("ours/latch"):set(3))
+assert(client:barrier("ours/barrier"):set())
+assert(client:double_barrier("ours/double", 1):enter())
+assert(client:election("ours/leader"):campaign())
+assert(client:election("ours/latched", { layout = "latch" }):campaign())
+rlock.spawn(client.compute, client, "ours/value", { ttl = 60 }, function()
+  print "holds"
+  rlock.sleep(3600)
+end)
+rlock.sleep(3600)]])
 
 local function hold()
   local holder = ctl.start { HOLDER, url = url }
@@ -113,10 +126,20 @@ describe("rlockctl ls on ZooKeeper", function()
       ["ours/mutex"] = "mutex      %-     0        %d+     ",
       ["ours/reader"] = "readwrite  %-     0        %d+     ",
       ["ours/semaphore"] = "semaphore  %-     0        %-      1 available; ",
+      ["ours/fair"] = "reentrant  %-     0        %d+     ",
+      ["ours/permits"] = "permits    %-     0        %-      0 available; ",
+      ["ours/double"] = "barrier    %-     0        %d+     ",
+      ["ours/leader"] = "reentrant  %-     0        %d+     ",
+      ["ours/latched"] = "election   %-     0        %d+     ",
+      ["ours/value/compute"] = "reentrant  %-     0        %d+     ",
     } do
       assert.matches("^" .. pattern .. who:gsub("%W", "%%%0"), rows[name])
     end
     assert.truthy(rows["ours/writer"]:find(who .. " (writes)", 1, true))
+    assert.matches("^latch      .* at 3$", rows["ours/latch"])
+    assert.matches("^barrier    .* nobody$", rows["ours/barrier"])
+    assert.same(sorted(rows), sorted(rows_of(output("top", "--once",
+      "--interval", "0.1"))))
   end)
 
   it("lists Curator's locks by address", function()
@@ -214,13 +237,20 @@ describe("rlockctl status on ZooKeeper", function()
       .. "  held by web3: job.lua (pid 12), id %s\n"):format(id),
       ctl.output { url = url, ends = 3, "status", "p" }:match "^.-\n.-\n")
     assert.matches("is freed", output("break", "p", "--force", "--holder", id))
-    peer:make(make "l" .. "/latch", "2\nclient:1 1\n")
+    local latch = fixtures.open({ url = url }):latch "l"
+    assert(latch:set(2))
     assert.equal('"l" is held: latch at 2\n', output("status", "l"))
     assert.matches("^latch      .* at 2", rows_of(output "ls").l)
     assert.matches("no holder to break", fault(1, "break", "l", "--force"))
     local waiter = ctl.start { url = url, "wait", "l" }
-    peer:delete(root .. "/l/latch")
+    assert(latch:count_down())
+    assert(latch:count_down())
     assert.equal(0, waiter:wait().status)
+    assert.equal('"l" is free: latch at 0\n',
+      ctl.output { url = url, ends = 3, "status", "l" })
+    assert(latch:delete())
+    peer:make(root .. "/l/latch", "2\nno set\n")
+    assert.equal(4, ctl.run { url = url, "status", "l" }.status)
   end)
 
   it("shows a plain barrier, also one of Curator's, until it is removed",
@@ -228,6 +258,11 @@ describe("rlockctl status on ZooKeeper", function()
       local client = fixtures.open { url = url }
       assert(client:barrier("b"):set())
       assert(peer:make(root .. "/c", "192.168.0.7"))
+      assert(peer:make(root .. "/d", "some.text"))
+      assert(peer:make(root .. "/e", "10.0.0.1:9092"))
+      assert.matches("^barrier ", rows_of(output "ls").b)
+      assert.equal("b\nc\n", output("ls", "--names"))
+      assert.equal("c\n", output("ls", "--names", "/c"))
       for _, name in ipairs { "b", "c" } do
         assert.equal(('"%s" is held: barrier\n'):format(name),
           output("status", name))
@@ -236,9 +271,10 @@ describe("rlockctl status on ZooKeeper", function()
         assert.equal(0, waiting:wait().status)
         assert.equal(3, ctl.run { url = url, "status", name }.status)
       end
-      assert(peer:make(root .. "/d", "some.text"))
-      assert.equal(4, ctl.run { url = url, "status", "d" }.status)
-      fixtures.close()
+      assert.equal("", output "ls")
+      for _, name in ipairs { "d", "e" } do
+        assert.equal(4, ctl.run { url = url, "status", name }.status)
+      end
     end)
 
   it("shows the members of a double barrier", function()
@@ -248,6 +284,12 @@ describe("rlockctl status on ZooKeeper", function()
     assert.matches('^"d" is held: barrier\n  held by web3: job.lua '
       .. "%(pid 12%)\n", output("status", "d"))
     assert.matches("^barrier ", rows_of(output "ls").d)
+    local double = fixtures.open({ url = url }):double_barrier("left", 1)
+    assert(double:enter() and double:leave())
+    assert(peer:make(root .. "/left/ready"))
+    assert.equal('"left" is free: barrier\n',
+      ctl.output { url = url, ends = 3, "status", "left" })
+    assert.is_nil(rows_of(output "ls").left)
   end)
 
   it("says if a node does not end with a session", function()

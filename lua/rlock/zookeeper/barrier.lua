@@ -58,11 +58,26 @@ function barrier:with(slot)
     { __index = self })
 end
 
+--- Is it the data of a plain barrier? Curator writes the client's address, as
+--- does rlock, which adds its name.
+---@param data string
+function barrier.is_plain(data)
+  return data:find("^%S* " .. OURS .. "$") ~= nil
+    or data:find "^%d+%.%d+%.%d+%.%d+$" ~= nil
+    or data:find("^" .. ("%x+:"):rep(7) .. "%x+$") ~= nil
+end
+
 -- the log ---------------------------------------------------------------------
+
+local LOG = "^(%d+) (%d+) (%d+)\n"
+
+--- Is it the data of a double barrier that has had members?
+---@param data string
+function barrier.is_log(data) return data:find(LOG) ~= nil end
 
 ---@param first? any the numbers of an empty log; default: 0
 local function parse(data, first)
-  local round, lost, n = data:match "^(%d+) (%d+) (%d+)\n"
+  local round, lost, n = data:match(LOG)
   local log = { round = tonumber(round or first or 0),
     lost = tonumber(lost or first or 0), n = tonumber(n or 0), marks = {},
     good = tonumber(data:match "\n=(%d+)") }

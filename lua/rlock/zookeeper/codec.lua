@@ -185,15 +185,15 @@ function Reader:texts()
 end
 
 --- The stat of a node: `created`, the id of the transaction that made it; its
---- `version`; its `owner`, a session; its number of `children`; `changed`, the
---- id of the transaction that last made or deleted one, or of its own.
+--- `version`; its `owner`, a session; the `size` of its data; its number of
+--- `children`; `changed`, the id of the transaction that last made or deleted
+--- one, or of its own.
 function Reader:stat()
   local stat = { created = self:id() }
   take(self, 24)                    -- when it was changed, and both times
   stat.version = self:int()
   take(self, 8)                     -- the versions of its children and its ACL
-  stat.owner = self:id()
-  take(self, 4)                     -- the bytes of its data
+  stat.owner, stat.size = self:id(), self:int()
   stat.children, stat.changed = self:int(), self:id()
   return stat
 end

@@ -30,6 +30,21 @@ end
 
 local function path_of(self) return self.path .. "/latch" end
 
+--- Reads the data of the node.
+---@param data string
+---@return any # its `count`, how often it was `set`, and a list of
+---  { slot, number }; nil: it is not of a latch
+function latch.parse(data)
+  ---@type any, any, any
+  local count, set, at = data:match "^(%d+) (%d+)\n()"
+  if not count or #count > DIGITS or #set > DIGITS then return nil end
+  local list = { count = tonumber(count), set = tonumber(set) }
+  for slot, number in data:sub(at):gmatch "(%S+) (%d+)\n" do
+    list[#list + 1] = { slot, number }
+  end
+  return list
+end
+
 --- Reads the node.
 ---@return any # count, version, how often it was `set`, the transaction that
 ---  `made` it; and a list of { slot, number }; false: there is none
@@ -40,15 +55,9 @@ local function read(self, deadline, is_watched)
     return nodes.get_own(self, deadline, path, is_watched)
   end)
   if not data then return data, version, made end
-  local count, set, at = data:match "^(%d+) (%d+)\n()"
-  if not count or #count > DIGITS or #set > DIGITS then
-    return nil, "refused", path .. " is not a latch"
-  end
-  local list = { count = tonumber(count), version = version,
-    set = tonumber(set), made = made }
-  for slot, number in data:sub(at):gmatch "(%S+) (%d+)\n" do
-    list[#list + 1] = { slot, number }
-  end
+  local list = latch.parse(data)
+  if not list then return nil, "refused", path .. " is not a latch" end
+  list.version, list.made = version, made
   return list
 end
 

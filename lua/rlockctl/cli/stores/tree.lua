@@ -1,7 +1,9 @@
 --- Finds the locks in a tree of ZooKeeper: nodes with children that are named
---- as those of locks. Visits the nodes level by level, never `/zookeeper`.
---- Read-only.
+--- as those of locks; and barriers, persistent nodes without children. Visits
+--- the nodes level by level, never `/zookeeper`. Read-only.
 
+local barrier = require "rlock.zookeeper.barrier"
+local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local glob = require "rlockctl.cli.glob"
 local place = require "rlock.zookeeper.place"
@@ -15,6 +17,7 @@ local DEEPEST = 32           -- levels
 local MOST_NODES = 100000    -- to visit
 local MOST_CHILDREN = 50000  -- of a node; the list of more may be too long
 local SECONDS = 10           -- by default
+local LONGEST = 300          -- bytes of the data of a barrier
 
 -- Is this what the server keeps for itself?
 local function is_reserved(path)
@@ -33,10 +36,12 @@ local function stop(search, why, ...)
   search.stopped = search.stopped or why:format(...)
 end
 
+local function matches(search, name)
+  return search.matches(name) or search.matches("/" .. name)
+end
+
 local function add(search, name)
-  if not search.matches(name) and not search.matches("/" .. name) then
-    return
-  end
+  if not matches(search, name) then return end
   search.is_full = #search.names >= search.limit
   if not search.is_full then table.insert(search.names, name) end
 end
@@ -64,23 +69,51 @@ local function take(search, node, names, following)
   end
 end
 
+--- Reads some nodes.
+---@return table? # as requests.read
+---@return rlock.failure? code, string? detail
+local function read(search, op, nodes)
+  local reads = {}
+  for i, node in ipairs(nodes) do
+    local path = search.root .. node.path
+    reads[i] = { op, path ~= "" and path or "/" }
+  end
+  return requests.read(search.server,
+    search.server.host.now() + search.seconds, reads)
+end
+
+-- May it be a barrier? Only then are its data read.
+local function may_be_barrier(search, node, stat)
+  return stat.children == 0 and stat.size > 0 and stat.size <= LONGEST
+    and stat.owner == codec.NO_ID and node.path ~= ""
+    and matches(search, node.path:sub(2))
+end
+
+--- Adds the barriers among some nodes.
+---@return true?, rlock.failure? code, string? detail
+local function add_barriers(search, nodes)
+  local answers, code, detail = read(search, "get", nodes)
+  if not answers then return nil, code, detail end
+  for i, node in ipairs(nodes) do
+    if answers[i].value and barrier.is_plain(answers[i].value) then
+      add(search, node.path:sub(2))
+    end
+  end
+  return true
+end
+
 --- Lists the children of some nodes of a level.
 ---@return true?, rlock.failure? code, string? detail
 local function visit(search, nodes, following)
-  local function read(op, list)
-    local reads = {}
-    for i, node in ipairs(list) do
-      local path = search.root .. node.path
-      reads[i] = { op, path ~= "" and path or "/" }
-    end
-    return requests.read(search.server,
-      search.server.host.now() + search.seconds, reads)
-  end
-  local stats, code, detail = read("exists", nodes)
+  local stats, code, detail = read(search, "exists", nodes)
   if not stats then return nil, code, detail end
-  local parents = {}
+  local parents, leaves = {}, {}
   for i, node in ipairs(nodes) do
-    local count = stats[i].err == 0 and stats[i].value.children or 0
+    local stat = stats[i].err == 0 and stats[i].value
+    local count = stat and stat.children or 0
+    if stat and may_be_barrier(search, node, stat) then
+      leaves[#leaves + 1] = node
+    end
     if count > MOST_CHILDREN then
       stop(search, "a node has %d children: %s", count, node.path)
     elseif count > 0 or node.path == search.base then
@@ -88,7 +121,7 @@ local function visit(search, nodes, following)
     end
   end
   local lists
-  lists, code, detail = read("children", parents)
+  lists, code, detail = read(search, "children", parents)
   if not lists then return nil, code, detail end
   for i, node in ipairs(parents) do
     if lists[i].err == 0 then
@@ -99,7 +132,7 @@ local function visit(search, nodes, following)
       search.unread = search.unread + 1
     end
   end
-  return true
+  return add_barriers(search, leaves)
 end
 
 -- Visits all nodes of a level; returns those of the next.

@@ -8,14 +8,17 @@
 ---   leases, locks      a mutex, or a semaphore, which also has a `limit`; if
 ---                      rlock's permits have leases, they are permits
 ---   latch              a latch
+--- A path without these is a barrier if its data are those of one.
 --- A semaphore of Curator's without a `limit` looks like a mutex while it has
 --- one lease.
 
+local barrier = require "rlock.zookeeper.barrier"
 local codec = require "rlock.zookeeper.codec"
 local errors = require "rlock.zookeeper.errors"
 local graph = require "rlockctl.cli.wait_graph"
 local identity = require "rlock.util.identity"
 local kinds = require "rlockctl.cli.all_kinds"
+local latch = require "rlock.zookeeper.latch"
 local listing = require "rlockctl.cli.listing"
 local place = require "rlock.zookeeper.place"
 local queues = require "rlock.zookeeper.queues"
@@ -69,14 +72,8 @@ local function count_others(names)
   return n
 end
 
--- The count in the data of a latch, at most ten digits; or nil.
-local function count_in(data)
-  local digits = data:match "^(%d+)\n"
-  return digits and #digits <= 10 and math.tointeger(tonumber(digits)) or nil
-end
-
 -- What is below a path: `data` of the node itself; the nodes of its `queue`;
--- `locks` and `leases`, of a mutex or semaphore; its `limit`; the count of a
+-- `locks` and `leases`, of a mutex or semaphore; its `limit`; its
 -- `latch`; how many `others` there are.
 local function look(client, path)
   local answers, code, detail = read(client, { { "get", path },
@@ -99,7 +96,7 @@ local function look(client, path)
     queue = sorted(2, ""), locks = sorted(3, "/locks"),
     leases = sorted(4, "/leases"),
     limit = limit and #limit == 4 and codec.reader(limit):int() or nil,
-    latch = count_in(answers[6].value or "") }
+    latch = latch.parse(answers[6].value or "") }
 end
 
 -- describing ------------------------------------------------------------------
@@ -215,20 +212,21 @@ local function latch_of(count)
     state = count > 0 and "held" or "free" }
 end
 
--- Is it the data of a plain barrier? Curator writes the client's address, as
--- does rlock, which adds its name.
-local function is_of_barrier(data)
-  return data:find " rlock$" or data:find "^%x*[.:][%x.:]+$"
+local function barrier_without_members(state)
+  return { kind = "barrier", title = titles.barrier, holders = {},
+    state = state }
 end
 
--- The state of a path without nodes of a lock.
+-- The state of a path without nodes of a lock. A double barrier may still have
+-- `ready`.
 local function other_of(seen)
   local data = seen.data or ""
   if data == "" and seen.others == 0 then
     return { state = "free", holders = {} }
-  elseif seen.others == 0 and is_of_barrier(data) then
-    return { kind = "barrier", title = titles.barrier, state = "held",
-      holders = {} }
+  elseif barrier.is_log(data) then
+    return barrier_without_members "free"
+  elseif seen.others == 0 and barrier.is_plain(data) then
+    return barrier_without_members "held"
   end
   return { kind = "unknown", state = "unknown", type = "node", holders = {},
     may_be = {}, title = seen.others > 0
@@ -264,7 +262,7 @@ function store.at(client, name)
     states[#states + 1], code, detail = lease_of(client, seen)
     if code then return nil, code, detail end
   end
-  if seen.latch then states[#states + 1] = latch_of(seen.latch) end
+  if seen.latch then states[#states + 1] = latch_of(seen.latch.count) end
   states[1] = states[1] or other_of(seen)
   return states
 end

@@ -106,22 +106,38 @@ describe("rlockctl status", function()
   end)
 
   it("shows the token of a lock of each kind", function()
-    for number, make in ipairs {
-      function(...) return client:mutex(...) end,
-      function(...) return client:simple_lock(...) end,
-      function(...) return client:read_write_lock(...):write_lock() end,
-      function(...) return client:fair_read_write_lock(...):write_lock() end,
+    for kind, make in pairs {
+      fenced = function(...) return client:mutex(...) end,
+      fair = function(...) return client:fair_lock(...) end,
+      simple = function(...) return client:simple_lock(...) end,
+      readwrite = function(...)
+        return client:read_write_lock(...):write_lock()
+      end,
+      fair_readwrite = function(...)
+        return client:fair_read_write_lock(...):write_lock()
+      end,
     } do
-      local name = "cli:token" .. number
+      local name = "cli:token of " .. kind
       local lock = make(name, { owner = "me", fenced = true })
       local _, token = assert(lock:lock())
-      local text = status(name)
+      local text, line = status(name)
       assert.matches("\n  token " .. token .. "\n", text)
       assert.is_nil(text:find("is free", 1, true), text)
+      assert.matches(('"kind":"%s",'):format(kind), line)
       assert.same(0, ctl.run { "break", name, "--force", "--token",
         ("%d"):format(token), url = server.url }.status)
       assert.equal("lost", select(2, lock:unlock()))
     end
+  end)
+
+  it("shows a fair lock also if an earlier hold had a token", function()
+    local name = "cli:once fenced"
+    local fenced = client:fair_lock(name, { owner = "me", fenced = true })
+    assert(fenced:lock())
+    assert(fenced:unlock())
+    assert(client:fair_lock(name, { owner = "me" }):lock())
+    assert.matches(' is held: fair lock\n', (status(name)))
+    assert(client:fair_lock(name, { owner = "me" }):unlock())
   end)
 
   it("shows a fair lock with its queue, also when nobody holds it", function()

@@ -2,7 +2,7 @@
 ---   name                            hash: owner -> hold count; expires with
 ---                                   the lease. The empty field, which no
 ---                                   owner has, marks a fair lock of rlock: 0,
----                                   or a fencing token (fencing.lua)
+---                                   before a fencing token (fencing.lua)
 ---   redisson_lock_queue:{name}      list: the queue of waiters, head first
 ---   redisson_lock_timeout:{name}    zset: waiter -> its deadline, in ms
 ---   redisson_lock__channel:{name}:<owner>

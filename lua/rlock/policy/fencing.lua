@@ -7,8 +7,9 @@
 ---   redisson_lock_token:{name}   string: the last token; never expires. The
 ---                                same key as that of Redisson's RFencedLock
 --- If the lock is a hash of owners, the hash has the token of the hold in its
---- empty field: no owner has an empty name. Other locks have a separate key for
---- the token, see token_key.lua.
+--- empty field: no owner has an empty name. There, the mark of a fair lock, 0,
+--- precedes the token. Other locks have a separate key for it, see
+--- token_key.lua.
 ---
 --- A nested hold or a retried request gets the same token. The next token is
 --- the last one plus one, or the server's time in microseconds, whichever is
@@ -32,7 +33,7 @@ function in_hash.keep(keys, _, token)
   if redis.call("hsetnx", keys[1], "", token) == 1 then return token end
   local its = redis.call("hget", keys[1], "")
   if its ~= "0" then return its end     -- the mark of a fair lock
-  redis.call("hset", keys[1], "", token)
+  redis.call("hset", keys[1], "", its .. token)
   return token
 end
 

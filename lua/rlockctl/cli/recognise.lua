@@ -5,7 +5,7 @@
 
 local LONGEST = 1024                    -- bytes of the owner of a simple lock
 local MANY = 100                        -- fields of a hash that is a lock
-local MARK = ""                         -- the field that marks a fair lock
+local MARK = ""                         -- a field: a fair lock's begins with 0
 
 -- May this key hold a hash of owner -> count, or nothing?
 local function may_have_counts(key, type)
@@ -33,13 +33,11 @@ function recognise.barrier(keys)
   return redis.call("hexists", keys[2], "n") == 1 and 4
 end
 
--- Without waiters, Redisson's fair lock looks like a reentrant lock, and one
--- with fencing tokens like a fenced lock.
+-- Without waiters, Redisson's fair lock looks like a reentrant lock.
 function recognise.fair(keys, args)
-  local has_queue = redis.call("exists", keys[2]) == 1
-  return (has_queue
-      or args[1] == "hash" and redis.call("hexists", keys[1], MARK) == 1)
-    and may_have_counts(keys[1], args[1]) and (has_queue and 4 or 2)
+  local mark = args[1] == "hash" and redis.call("hget", keys[1], MARK)
+  return (mark and mark:find("^0") or redis.call("exists", keys[2]) == 1)
+    and may_have_counts(keys[1], args[1]) and 4
 end
 
 function recognise.fair_readwrite(keys)

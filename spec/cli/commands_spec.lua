@@ -222,11 +222,16 @@ describe("rlockctl status", function()
     local latch = client:latch "cli:latch"
     assert(semaphore:set(3))
     assert(latch:set(2))
-    local text, line = status "cli:sem"
+    local text, line = status("cli:sem", unknown)
     assert.equal('"cli:sem" is 3: semaphore or latch\n', text)
     assert.equal('{"count":3,"holders":[],"kind":"semaphore or latch",'
       .. '"name":"cli:sem","waiters":0}\n', line)
-    assert.equal('"cli:latch" is 2: semaphore or latch\n', (status "cli:latch"))
+    assert.equal('"cli:latch" is 2: semaphore or latch\n',
+      (status("cli:latch", unknown)))
+    assert.matches('"cli:sem" is free: semaphore, 3 available\n',
+      free("status", "cli:sem", "--policy", "semaphore"))
+    assert.matches('"cli:sem" is held: latch at 3\n',
+      output("status", "cli:sem", "--policy", "latch"))
     local function told(name)
       return ctl.run { url = server.url, "status", name }.out
     end
@@ -244,8 +249,11 @@ describe("rlockctl status", function()
       select(2, status "cli:latch"))
     one:cancel(5)
     other:cancel(5)
-    client:call("SET", "cli:sem", "-2147483648")
-    assert.matches(" semaphore", (status "cli:sem"))
+    for _, number in ipairs { "0", "-2147483648" } do   -- no latch is at these
+      client:call("SET", "cli:sem", number)
+      assert.matches(" is held: semaphore, " .. number:gsub("-", "%%-")
+        .. " available\n", (status "cli:sem"))
+    end
   end)
 
   it("shows the members of a barrier", function()
@@ -280,7 +288,7 @@ describe("rlockctl status", function()
       .. '%["semaphore","latch","permits"%],"name":"[^"]+","state":"unknown",'
       .. '"type":"string"}\n$', line)
     assert(client:semaphore(name):release())
-    assert.matches(" is %-6: semaphore or latch\n$", (status(name)))
+    assert.matches(" is held: semaphore, %-6 available\n", (status(name)))
     server:cli("DEL", name)
     server:cli("SET", "cli:n", "3")
     assert.matches(" is unknown: ", (status("cli:n", unknown)))

@@ -232,9 +232,10 @@ local function state_of(client, kind, name)
     return counts()
   elseif kind.alike and not kind.is_proven then
     return number(state)
-  elseif kind.alike then                -- only its waiters would show which
+  elseif kind.alike and (state.available or 1) > 0 then
+    -- Only its waiters would show which. At 0, there is no latch.
     return { kind = kind.alike, title = kind.alike, holders = {},
-      waiters = state.waiters, count = state.available or state.count }
+      waiters = state.waiters, count = state.available }
   end
   return state
 end

@@ -31,8 +31,10 @@ not make are shown by their address.
   --json           print one object per line, one for each kind found
   --server         replaced by `rlockctl doctor`
 
-Exit status: 0 held, 3 free, 4 unknown; a semaphore or permits are free while
-some are available, a latch when it is open.
+Exit status: 0 held, 3 free, 4 unknown. A semaphore or permits are free while
+some are available, a latch when it is open. A number in Redis that may be both
+is unknown: with --policy, it is a semaphore, which is free, or a latch, which
+is held.
 ]]
 
 status.options = {
@@ -42,7 +44,7 @@ status.options = {
 
 local show = text.show
 
-local FREE, UNKNOWN = 3, 4              -- exit statuses
+local HELD, FREE, UNKNOWN = 0, 3, 4     -- exit statuses
 
 local verbs = { read = "read by", write = "written by" }
 
@@ -145,8 +147,10 @@ function status.run(cli, operands, chosen)
     if chosen.json then print(json(text.record(state))) end
     if not chosen.json then status.print(state) end
   end
-  if states[1].kind == "unknown" then return UNKNOWN end
-  return lookup.is_free(states) and FREE or 0
+  -- What may be a semaphore or a latch has no state.
+  local state = states[1].state or "unknown"
+  if state == "unknown" then return UNKNOWN end
+  return lookup.is_free(states) and FREE or HELD
 end
 
 return status

@@ -50,8 +50,9 @@ describe("rlockctl status", function()
     assert(lock:lock { lease = 60 })
     assert.matches('^"cli:held" is held: reentrant lock\n'
       .. "  held by me, 1 time\n"
-      .. "  for [56]%d%.%d s more, unless it is renewed\n$",
-      (status "cli:held"))
+      .. "  for [56]%d%.%d s more, unless it is renewed\n"
+      .. "  no owner has an id of rlock or Redisson, so it may belong to "
+      .. "another program\n$", (status "cli:held"))
     assert(lock:lock { lease = 60 })
     local text, line = status "cli:held"
     assert.matches("held by me, 2 times\n", text)
@@ -74,7 +75,7 @@ describe("rlockctl status", function()
       server:cli("HSET", "cli:counts", table.unpack(words))
       local text, line = status("cli:counts", unknown)
       assert.equal('"cli:counts" is unknown: a hash of counts, which may be a '
-        .. "lock\n", text)
+        .. "lock\n  give --policy reentrant if it is one\n", text)
       assert.matches('"kind":"unknown","may_be":%["reentrant"%],', line)
     end
     server:cli("PEXPIRE", "cli:counts", 60000)
@@ -83,13 +84,26 @@ describe("rlockctl status", function()
   end)
 
   it("shows a simple lock", function()
-    local lock = client:simple_lock("cli:simple", { owner = "me" })
+    local lock = client:simple_lock "cli:simple"
     assert(lock:lock { lease = 60 })
     local text, line = status "cli:simple"
-    assert.matches('^"cli:simple" is held: simple lock\n'
-      .. "  held by me, 1 time\n  for [56]%d%.%d s more", text)
+    assert.matches('^"cli:simple" is held: simple lock\n  held by '
+      .. "[^\n]+, 1 time\n  for [56]%d%.%d s more", text)
     assert.matches('"kind":"simple"', line)
     assert(lock:unlock())
+  end)
+
+  it("needs --policy for a simple lock whose owner has another name", function()
+    local lock = client:simple_lock("cli:own", { owner = "me" })
+    assert(lock:lock())
+    local text, line = status("cli:own", unknown)
+    assert.equal('"cli:own" is unknown: a string that expires, which may be a '
+      .. "simple lock\n  give --policy simple if it is one\n", text)
+    assert.matches('"kind":"unknown","may_be":%["simple"%],', line)
+    assert.matches('^"cli:own" is held: simple lock\n  held by me, 1 time\n',
+      output("status", "cli:own", "--policy", "simple"))
+    assert(lock:unlock())
+    assert.equal('"cli:own" is free\n', (status("cli:own", free)))
   end)
 
   it("shows a fenced lock with its token, also when it is free", function()
@@ -171,7 +185,7 @@ describe("rlockctl status", function()
     assert(side("a"):read_lock():lock())
     local text, line = status "cli:rw"
     assert.matches('^"cli:rw" is held: read/write lock\n  read by a, 2 times\n'
-      .. "  for [^\n]*\n$", text)
+      .. "  for [^\n]*\n  no owner has an id [^\n]+\n$", text)
     assert.matches('"holders":%[{"count":2,"mode":"read","owner":"a"}%],'
       .. '"kind":"readwrite"', line)
     assert(side("a"):read_lock():unlock())
@@ -283,7 +297,9 @@ describe("rlockctl status", function()
       .. "456789abcdef:1", "1")
     local text, line = status(name, unknown)
     assert.matches(" is unknown: a whole number, which may be a semaphore, a "
-      .. "latch or permits %(%-7%)\n$", text)
+      .. "latch or permits %(%-7%)\n"
+      .. "  give %-%-policy semaphore or latch or permits if it is one\n$",
+      text)
     assert.matches('^{"count":%-7,"holders":%[%],"kind":"unknown","may_be":'
       .. '%["semaphore","latch","permits"%],"name":"[^"]+","state":"unknown",'
       .. '"type":"string"}\n$', line)
@@ -313,7 +329,7 @@ describe("rlockctl status", function()
     server:script {
       { "EVAL", [[
         for i = 1, 20000 do
-          redis.call("hset", KEYS[1], "reader " .. i, 1)
+          redis.call("hset", KEYS[1], ARGV[1] .. i, 1)
           redis.call("rpush", KEYS[2], "waiter " .. i)
           redis.call("zadd", KEYS[3], 1e14 + i, "permit " .. i)
         end
@@ -321,7 +337,7 @@ describe("rlockctl status", function()
         redis.call("set", KEYS[4], 0)
         redis.call("hset", KEYS[5], "me", 1)]], "5", "cli:many",
         "redisson_lock_queue:{cli:queue}", "{cli:ids}:timeout", "cli:ids",
-        "cli:queue" },
+        "cli:queue", "01234567-89ab-cdef-0123-456789abcdef:" },
     }
     for name, count in pairs { many = "read by", queue = "in line:",
         ids = "held by" } do
@@ -349,7 +365,7 @@ describe("rlockctl status", function()
     server:cli("PEXPIRE", name, 60000)
     local text, line = status(name)
     assert.is_nil(text:find("[%z\1-\9\11-\31]"))
-    assert.equal(3, select(2, text:gsub("\n", "")))
+    assert.equal(4, select(2, text:gsub("\n", "")))
     assert.is_truthy(utf8.len(line))
     assert.is_truthy(line:find('"name":"cli:\\u001b[31m\\u000a\\u0009\\u0022'
       .. '\\u005c\u{FFFD}"', 1, true))
@@ -402,6 +418,7 @@ describe("rlockctl status", function()
       many,
       { "list", "RPUSH", "cli:odd", "x" }, { "set", "SADD", "cli:odd", "x" },
       { "hash", "HSET", "cli:odd", "name", "Bob" },
+      { "hash", "HSET", "cli:odd", "mode", "read" },
       { "string", "SET", "cli:odd", ("x"):rep(5000), "PX", 60000 },
       { "string", "SET", "cli:odd", "word" },
       { "string", "SET", "cli:odd", "two words", "PX", 60000 },

@@ -16,6 +16,7 @@ local on_terminal = terminal.only(it, pending)
 
 local SOON = 20 * slow
 local WAKE = 2.4                        -- less than a waiter's shortest poll
+local OWNER = "01234567-89ab-cdef-0123-456789abcdef:"    -- and a number
 
 local server
 
@@ -602,8 +603,9 @@ describe("rlockctl break", function()
     local simple = client:simple_lock("simple", { owner = "me" })
     assert(simple:lock())
     assert.matches("another owner holds it",
-      fault(1, "break", "simple", "--force", "--token", "you"))
-    output("break", "simple", "--force", "--token", "me")
+      fault(1, "break", "simple", "--force", "--policy", "simple", "--token",
+        "you"))
+    output("break", "simple", "--force", "--policy=simple", "--token", "me")
     assert.is_false(simple:is_locked())
   end)
 
@@ -674,26 +676,28 @@ describe("rlockctl break", function()
         local pair = client[kind](client, kind, { owner = owner })
         return pair[which](pair)
       end
-      local a, b = side("a", "read_lock"), side("b", "read_lock")
+      local a, b = side(OWNER .. "1", "read_lock"),
+        side(OWNER .. "2", "read_lock")
       assert(a:lock() and b:lock() and b:lock())
-      assert.equal(('"%s" is freed from b\n'):format(kind),
-        output("break", kind, "--holder", "b", "--force"))
-      assert.same({ "a" }, ids_of(kind))
+      assert.equal(('"%s" is freed from %s2\n'):format(kind, OWNER),
+        output("break", kind, "--holder", OWNER .. "2", "--force"))
+      assert.same({ OWNER .. "1" }, ids_of(kind))
       assert.matches("no such holder",
         fault(1, "break", kind, "--holder", "b", "--force"))
       assert(a:unlock())
       local writer = side("w", "write_lock")
       assert(writer:lock())
-      output("break", kind, "--holder", "w", "--force")
+      output("break", kind, "--holder", "w", "--force", "--policy",
+        kind == "read_write_lock" and "readwrite" or "fair_readwrite")
       assert.is_false(writer:is_locked())
     end
     for _, kind in ipairs { "lock", "fair_lock", "simple_lock" } do
-      local lock = client[kind](client, kind, { owner = "a" })
+      local lock = client[kind](client, kind, { owner = OWNER .. "1" })
       assert(lock:lock())
       assert.matches("no such holder",
         fault(1, "break", kind, "--holder", "b", "--force"))
       assert.is_true(lock:is_locked())
-      output("break", kind, "--holder=a", "--force")
+      output("break", kind, "--holder=" .. OWNER .. "1", "--force")
       assert.is_false(lock:is_locked())
     end
     assert(client:semaphore("s"):set(1))
@@ -702,6 +706,25 @@ describe("rlockctl break", function()
     assert.matches("not both",
       fault(206, "break", "s", "--holder", "a", "--token=1", "--force"))
   end)
+
+  it("breaks what may belong to another program only with --policy",
+    function()
+      for _, words in ipairs {
+        { "SET", "cache", "hello", "simple" },
+        { "HSET", "cache", "home", 5, "reentrant" },
+        { "HSET", "cache", "mode", "read", "pages", 5, "readwrite" },
+      } do
+        server:cli("DEL", "cache")
+        local policy = table.remove(words)
+        server:cli(table.unpack(words))
+        server:cli("PEXPIRE", "cache", 60000)
+        assert.matches(": give %-%-policy\n", fault(1, "break", "cache",
+          "--force"))
+        assert.equal("1", server:cli("EXISTS", "cache"))
+        output("break", "cache", "--force", "--policy", policy)
+        assert.equal("0", server:cli("EXISTS", "cache"))
+      end
+    end)
 
   it("breaks a lock of a user's policy", function()
     ctl.file("own/mine.lua", [[
@@ -745,7 +768,7 @@ describe("rlockctl break", function()
 
   on_terminal("does not break another hold than the one that it showed",
     function()
-    server:cli("HSET", "held", "a", 1)
+    server:cli("HSET", "held", OWNER .. "1", 1)
     server:cli("PEXPIRE", "held", 60000)
     local typed = ctl.folder() .. "/slow"
     assert(os.execute("mkfifo '" .. typed .. "'"))

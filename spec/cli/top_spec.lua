@@ -636,13 +636,14 @@ invoice:2               T  4d04h       2      0.0       T eve
   end)
 
   it("does not break another hold than the one that it asked about", function()
-    hold("held", "bob")
+    local owner = "01234567-89ab-cdef-0123-456789abcdef:"
+    hold("held", owner .. "1")
     open(80, 24)
-    screen:shows "bob"
+    screen:shows(owner:sub(1, 8))
     screen:type "b"
-    screen:shows 'Break "held", held by bob%?'
+    screen:shows 'Break "held", held by 01234567%-'
     server:cli("DEL", "held")
-    hold("held", "joe")
+    hold("held", owner .. "2")
     screen:type "y"
     screen:shows "\nnot broken: it has changed hands\n"
     assert.equal("1", server:cli("EXISTS", "held"))

@@ -25,8 +25,9 @@ of a read/write lock. `rlockctl status` shows the ids of holders.
   --force      do not ask
 
 Permits, and a semaphore on ZooKeeper, are freed one at a time, with --holder.
-In Redis, semaphores and latches have no holders, so they cannot be broken.
---policy is as for `rlockctl status`.
+In Redis, semaphores and latches have no holders, so they cannot be broken. What
+may belong to another program is broken only with --policy, which is as for
+`rlockctl status`.
 
 Exit status: 0 it was broken, 3 it is free, 1 it was not broken.
 ]]
@@ -70,6 +71,7 @@ function command.find(client, name, policy, owner)
   local hold = { state = state, policy = policy,
     is_free = lookup.is_free(states) and not state.queue }
   local _, why = lookup.refusal(state)
+  why = why or state.doubt and state.doubt .. ": give --policy"
   if why then return nil, "refused", why end
   if not state.kind then return hold end
   local store = stores.of(client)

@@ -206,18 +206,43 @@ local function number(state)
     { "semaphore", "latch", "permits" }, state.available or state.count)
 end
 
-local function counts()
-  return unknown("hash", "a hash of counts, which may be a lock",
-    { "reentrant" })
+local function hash(kind)
+  return unknown("hash", ("a hash %s, which may be a lock"):format(
+    kind == "reentrant" and "of counts" or "with a mode"), { kind })
 end
 
--- Does it look like a reentrant lock? That has the owner id of a client, or a
--- single owner with any name and an expiry.
-local function is_lock(state)
+local function string_()
+  return unknown("string", "a string that expires, which may be a simple lock",
+    { "simple" })
+end
+
+-- Is it held without a token, by owners that have no id of a client?
+local function has_other_owners(state)
   for _, holder in ipairs(state.holders) do
-    if scan.is_owner(holder.owner) then return true end
+    if scan.is_owner(holder.owner) then return false end
   end
-  return state.state == "free" or state.ttl ~= nil and not state.holders[2]
+  return state.state ~= "free" and not state.token
+end
+
+local DOUBT = "no owner has an id of rlock or Redisson, so it may belong to "
+  .. "another program"
+
+-- The state of what looks like a lock, or unknown if other programs have such
+-- keys, too. A hash has the id of a client; or an expiry, and a single owner
+-- with any name, or a mode: then there is a `doubt`.
+local function judged(state)
+  local kind, first = state.kind, state.holders[1]
+  if kind == "simple" then
+    local is_lock = not first or state.token or scan.is_token(first.owner)
+    return is_lock and state or string_()
+  elseif kind ~= "reentrant" and kind ~= "readwrite"
+      or not has_other_owners(state) then
+    return state
+  elseif not state.ttl or kind == "reentrant" and state.holders[2] then
+    return hash(kind)
+  end
+  if state.waiters == 0 then state.doubt = DOUBT end
+  return state
 end
 
 local function state_of(client, kind, name)
@@ -228,9 +253,7 @@ local function state_of(client, kind, name)
   if not state then return nil, code, detail end
   state.kind, state.title = kind.name, kind.title
   state.waiters = state.queue and #state.queue or listeners(client, kind)
-  if kind.name == "reentrant" and not is_lock(state) then
-    return counts()
-  elseif kind.alike and not kind.is_proven then
+  if kind.alike and not kind.is_proven then
     return number(state)
   elseif kind.alike and (state.available or 1) > 0 then
     -- Only its waiters would show which. At 0, there is no latch.
@@ -294,7 +317,7 @@ local function states_at(client, name, is_proven)
     end
     local state, code, why = state_of(client, kind, name)
     if not state then return nil, code, why end
-    states[#states + 1] = state
+    states[#states + 1] = judged(state)
   end
   if states[2] and states[1].kind == "fenced" and states[1].state == "free" then
     table.remove(states, 1)             -- its last token is that of the other
@@ -316,7 +339,8 @@ end
 ---  `holders`, and for some kinds `queue`: { { owner =, count =, mode =, ttl =
 ---  }, ... }; `token`, `available`, `in_use`, `count`. A key of unknown origin
 ---  has the kind and state "unknown", its `type`, "mixed" if one of several
----  keys is of another program, and in `may_be` the kinds that it may have
+---  keys is of another program, and in `may_be` the kinds that it may have. A
+---  `doubt` says why it may be of another program although it looks like a lock
 ---@return string? code, string? detail
 function inspect.at(client, name, is_proven)
   local states, code, detail = states_at(client, name, is_proven)

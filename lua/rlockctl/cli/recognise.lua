@@ -62,7 +62,8 @@ end
 
 function recognise.readwrite(keys, args)
   local mode = args[1] == "hash" and redis.call("hget", keys[1], "mode")
-  return (mode == "read" or mode == "write") and 1
+  return (mode == "read" or mode == "write")
+    and redis.call("hlen", keys[1]) > 1 and 1
 end
 
 function recognise.reentrant(keys, args)

@@ -60,7 +60,8 @@ local function is_lock(page)
   return has_owner or fields == 1
 end
 
-local function is_token(text)
+--- Is it such an owner, or a token of redis-py, redsync or node-redlock?
+function scan.is_token(text)
   if is_owner(text) then return true end
   for _, pattern in ipairs(TOKENS) do
     if text:find(pattern) then return true end
@@ -84,7 +85,7 @@ local looks = {
       if type(reply) ~= "string" then return false end
       local is_number = #reply < 12 and reply:find("^%-?%d+$") ~= nil
       if is_number then search.numbers = search.numbers + 1 end
-      return is_token(reply) or search.all and is_number
+      return scan.is_token(reply) or search.all and is_number
     end,
   },
 }

@@ -16,18 +16,22 @@ truncated after about 100 entries. It changes nothing.
 
 Some kinds look alike in Redis: mutexes, spin locks, and Redisson's fair locks
 without waiters look like reentrant locks, a semaphore without waiters like a
-latch, and any string that expires like a simple lock. Each member of a
-multi-lock or red lock is shown as a lock by itself. A key that may belong to
-another program is "unknown". So is a whole number without waiters and without a
-request of rlock in the last ten minutes, because it may be a counter.
+latch. Each member of a multi-lock or red lock is shown as a lock by itself.
+
+A key that may belong to another program is "unknown": a whole number without
+waiters and without a request of rlock in the last ten minutes; and a string
+that expires, unless it is an id of rlock, or a token like those of redis-py,
+redsync and node-redlock. A hash of an owner with another name, as by the option
+`owner` of rlock, is shown with a warning, and `rlockctl break` refuses it.
+--policy says that it is a lock, such as `--policy simple`.
 
 On ZooKeeper, the names of the nodes below NAME tell the kind: locks, fair and
 fenced locks look the same ("reentrant"), and a semaphore of Curator's without a
 SharedCount looks like a mutex while one permit is taken. Holders that rlock did
 not make are shown by their address.
 
-  --policy POLICY  use the "peek" of a policy: a module of your own on
-                   package.path (see --lua-path). Not with zk://
+  --policy POLICY  use the "peek" of a policy: a built-in kind, or a module of
+                   your own on package.path (see --lua-path). Not with zk://
   --json           print one object per line, one for each kind found
   --server         replaced by `rlockctl doctor`
 
@@ -114,6 +118,13 @@ local function crowd_of(state)
   end
 end
 
+-- How to read a key of unknown origin.
+local function hint_of(state)
+  local kinds = state.may_be or {}
+  return kinds[1] and "  give --policy " .. table.concat(kinds, " or ")
+    .. " if it is one"
+end
+
 --- A state in readable form.
 ---@param state table from lookup.states
 ---@return table # lines
@@ -128,6 +139,8 @@ function status.lines(state)
   add(state.token and "  token " .. state.token)
   for i, waiter in ipairs(state.queue or {}) do add(waiter_of(waiter, i)) end
   add(crowd_of(state))
+  add(state.doubt and "  " .. state.doubt)
+  add(hint_of(state))
   return lines
 end
 

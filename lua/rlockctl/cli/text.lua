@@ -109,7 +109,7 @@ function text.record(state)
     holder.ttl, holder.ttl_ms = nil, milliseconds(holder.ttl)
   end
   state.ttl, state.ttl_ms = nil, milliseconds(state.ttl)
-  state.title = nil
+  state.title, state.doubt = nil, nil
   return state
 end
 

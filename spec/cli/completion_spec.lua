@@ -143,6 +143,28 @@ for _, name in ipairs { "bash", "zsh", "fish" } do
       end, 4 * slow)
     end)
 
+    it("quotes names, and offers none with control characters", function()
+      local client <close> = rlock.open(server.url)
+      local names, words = { 'odd"quote', "odd'one", "odd\\back", "odd$x",
+        "oddü" }, {}
+      for _, odd in ipairs { "odd\nline", "odd\27[2J", "odd\255byte" } do
+        assert(client:lock(odd):lock { lease = 60 })
+      end
+      for i, odd in ipairs(names) do
+        assert(client:lock(odd):lock { lease = 60 })
+        words[i] = odd
+        if name == "bash" then
+          words[i] = ctl.run { program = "bash", "-c", 'printf %q "$1"', "-",
+            odd }.out
+        end
+      end
+      finally(function()
+        server:cli("EVAL", [[redis.call("del",
+          unpack(redis.call("keys", "odd*")))]], "0")
+      end)
+      offers(name, "rlockctl status odd", words)
+    end)
+
     it("offers what `run` runs, after the last of several locks", function()
       local words = { bash = "one", zsh = "tab:one", fish = "x,tab:one" }
       offers(name, "rlockctl run --fair x,tab:o", { words[name] })
@@ -177,5 +199,11 @@ on_terminal("completion in an interactive bash", function()
     screen:type("source " .. folder .. "/rlockctl.bash\n")
     screen:type "rlockctl sta\ttab:o\t\n"
     screen:shows '"tab:one" is held'
+    local client <close> = rlock.open(server.url)
+    local lock = client:lock 'say "\\so'
+    assert(lock:lock())
+    screen:type "rlockctl sta\tsay\t\n"
+    screen:shows '"say \\"\\\\so" is held'
+    assert(lock:unlock())
   end)
 end)

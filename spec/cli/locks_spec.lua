@@ -269,6 +269,16 @@ describe("rlockctl ls", function()
     assert.equal("", output("ls", "nothing"))
   end)
 
+  it("lists names as they are with --names, but no control characters",
+    function()
+      local client <close> = assert(rlock.open(server.url))
+      for _, name in ipairs { 'a"b', "a\\b", "a b", "ä", "\n", "\27[2J", "\255",
+          "\194\155m" } do
+        assert(client:lock(name):lock())
+      end
+      assert.equal('a b\na"b\na\\b\nä\n', output("ls", "--names"))
+    end)
+
   it("lists no other keys", function()
     for _, words in ipairs {
       { "HSET", "counters", "hits", 3, "misses", 4 },

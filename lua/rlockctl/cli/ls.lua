@@ -40,7 +40,8 @@ out.
 
   --limit N   inspect at most N names (1000)
   --all       also unknown numbers, which may be semaphores, latches or permits
-  --names     only the names found within a second, for completion
+  --names     only the names found within a second, for completion; not those
+              with control characters
   --json      one object per line, as for `rlockctl status --json`
 ]]
 
@@ -81,12 +82,15 @@ local function limit_of(chosen)
   end
 end
 
--- For completion: names that look like locks, uninspected.
+-- For completion: names that look like locks, uninspected. They are not
+-- escaped, because the shell quotes them.
 local function print_names(cli, client, options)
   options.seconds = SECONDS
   local names, code, detail = listing.names(client, options)
   if not names then return cli.fault(code, "ls: " .. detail) end
-  for _, name in ipairs(names) do print(text.bare(name)) end
+  for _, name in ipairs(names) do
+    if text.is_plain(name) then print(name) end
+  end
   return 0
 end
 

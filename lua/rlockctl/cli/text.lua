@@ -25,6 +25,14 @@ end
 --- As `show`, without the quotes.
 function text.bare(name) return text.show(name):sub(2, -2) end
 
+--- Can a terminal show this name as it is? Then it is UTF-8, without control
+--- characters.
+---@param name string
+function text.is_plain(name)
+  local others = name:gsub('[\\"]', "_")
+  return text.bare(others) == others
+end
+
 --- Replaces the middle of a text that is too long by "...".
 ---@param cell string
 ---@param most integer characters

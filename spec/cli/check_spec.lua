@@ -150,6 +150,8 @@ describe("rlockctl check", function()
   for kind, case in pairs {
     mutex = { 'A holds nothing, but renew returns "held"', "A acquire 2s",
       "A release", "late 1 (acquire A 2000 1)" },
+    fair = { "A holds it 2 times, but peek reports 1", "A acquire 2s",
+      "A acquire 2s", "late 1 (acquire A 2000 1 0 publish)" },
     permits = { "count returns 2 instead of 3", "A set 3",
       "late 1 (set 2 publish)" },
     latch = { "count returns 0 instead of 2", "A delete", "A set 2",

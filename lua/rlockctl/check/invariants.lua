@@ -214,8 +214,8 @@ end
 ---@param step table which was granted
 ---@return string? # a fault
 function invariants.check_order(lock, before, step)
-  local own = before.clients[step.client]
-  if not lock.is_fair or own.pending or step.op ~= "refresh"
+  local own = before.clients[step.client]         -- none: a late copy
+  if not lock.is_fair or not own or own.pending or step.op ~= "refresh"
       and (step.op ~= "acquire" or step.want ~= 1) then
     return                              -- a retry may have got it before
   end

@@ -400,6 +400,12 @@ describe("rlockctl check", function()
     end)
   end
 
+  it("refuses steps that a barrier has not", function()
+    local result = check("barrier", "--trace", write { "jump -1s" })
+    assert.same({ 206, "" }, { result.status, result.out })
+    assert.matches(": jump %-1s: a barrier has no jump: say ", result.err)
+  end)
+
   for step, problem in pairs {
     ["A acquire"] = "A has a request without a reply: say retry",
     ["A give up now"] = "A has a request without a reply",

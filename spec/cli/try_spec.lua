@@ -60,6 +60,29 @@ keys
       .. "\nA acquire\n  held", result.out)
   end)
 
+  it("refuses what a barrier has not, and goes on", function()
+    for _, step in ipairs { "evict lock", "expire x", "jump -1s", "break" } do
+      local result = try(step .. "\nA enter\n", "barrier")
+      assert.same({ 1, "" }, { result.status, result.err })
+      assert.matches("\n  a barrier has no " .. step:match("%a+")
+        .. ": say A enter, A leave lost or %+1s\nA enter\n  busy ", result.out)
+    end
+  end)
+
+  it("refuses numbers and times that are too large", function()
+    for step, problem in pairs {
+      ["A acquire 99999999999999999999"] = "unknown word 99999999999999999999",
+      ["jump -99999999999999999999s"] = "say jump +1s or jump -1s",
+      ["+99999999999999999999s"] = "unknown step",
+    } do
+      local result = try(step .. "\n", "permits")
+      assert.same({ 1, "" }, { result.status, result.err })
+      assert.is_truthy(result.out:find("\n  " .. problem, 1, true), result.out)
+    end
+    assert.matches("\n  unknown word 99999999999s\n",
+      try("A acquire 99999999999s\n", "fair").out)
+  end)
+
   it("knows semaphores, permits and latches", function()
     assert.matches("^A acquire 2\n  held 0  %(has 2%)\n.*B acquire 1 lost\n"
       .. "  busy %-1  %(%? acquire%)\n.*B retry\n  busy %-1\n",

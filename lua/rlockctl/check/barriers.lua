@@ -396,14 +396,25 @@ function barriers:text(state, step)
     step.reply == "lost" and " lost" or "")
 end
 
+local EXPECTED = "say A enter, A leave lost or +1s"
+
+-- Steps that a lock has, but a barrier does not.
+local OF_LOCKS = { ["break"] = true, evict = true, expire = true, jump = true }
+
+local function read_other(state, text)
+  local what = text:match("%S+")
+  if OF_LOCKS[what] then
+    return nil, ("a barrier has no %s: %s"):format(what, EXPECTED)
+  end
+  local step, problem = notation.read_server(state, text)
+  if step or problem then return step, problem end
+  return nil, notation.unknown_client(state, text, apply)
+    or ("unknown step %q: %s"):format(text, EXPECTED)
+end
+
 function barriers:read(state, text)
   local parts, i, client = notation.of_client(state, text)
-  if not parts then
-    local step, problem = notation.read_server(state, text)
-    if step or problem then return step, problem end
-    return nil, notation.unknown_client(state, text, apply)
-      or ("unknown step %q: say A enter, A leave lost or +1s"):format(text)
-  end
+  if not parts then return read_other(state, text) end
   for _, op in ipairs(OPS[client.phase]) do
     if op == parts[2] and (not parts[3] or parts[3] == "lost") then
       return { what = "request", client = i, op = op,

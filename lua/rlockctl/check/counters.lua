@@ -496,6 +496,8 @@ local function unknown(self, text)
     self.name, table.concat(ops, ", "))
 end
 
+local DIGITS = 15                       -- at most, of a number of permits
+
 local function request_in(self, i, parts)
   local step = { what = "request", client = i, op = parts[2], n = 1,
     reply = "received" }
@@ -505,7 +507,7 @@ local function request_in(self, i, parts)
       step.reply = word
     elseif word == "turned" then
       step.is_turned = true
-    elseif word:find("^%d+$") then
+    elseif word:find("^%d+$") and #word <= DIGITS then
       step.n = tonumber(word)
     else
       return nil, "unknown word " .. word

@@ -85,9 +85,12 @@ local function side_named(lock, word)
   end
 end
 
+local LONGEST = 1e8                     -- seconds
+
 local function ms_of(word)
-  local number = word:match("^(%d+%.?%d*)s$") or word:match("^(%d*%.%d+)s$")
-  return number and math.floor(tonumber(number) --[[@as number]] * 1000 + 0.5)
+  local text = word:match("^(%d+%.?%d*)s$") or word:match("^(%d*%.%d+)s$")
+  local number = tonumber(text)
+  return number and number <= LONGEST and math.floor(number * 1000 + 0.5)
 end
 
 local function retry(i, client, is_turned)

@@ -2,6 +2,7 @@
 --- trace that can be replayed; and nothing is found in locks that are right.
 
 local ctl = require "spec.cli.ctl"
+local plant = require "spec.tools.plant"
 
 local function check(...)
   return ctl.run { "check", "--lua-path", ".", limit = 280, ... }
@@ -164,6 +165,8 @@ describe("rlockctl check", function()
       assert.same({ 1, "" }, { result.status, result.err })
       assert.equal(case[1], result.out:match("stopped: ([^\n]+)"))
       assert.same({ table.unpack(case, 2) }, steps_of(result.out))
+      assert.matches("\n   probe %l+ [^\n]*%l+ ", result.out)
+      assert.matches('\npolicy "' .. kind .. '": ', result.out)
     end)
   end
 
@@ -287,6 +290,46 @@ describe("rlockctl check", function()
       .. 'publish","keys":%[%],"where":"policy ',
       check("spec.fixtures.release_of_others", "--json").out)
   end)
+
+  -- What is wrong, kind, file, text, faulty text, rows with "probe"; options.
+  for number, case in ipairs {
+    { "a lease that an acquire shortens", "permits", "permits",
+      "if tonumber(score) < ends then redis.call(\"zadd\", leases, ends, id) "
+        .. "end\n  return", 'redis.call("zadd", leases, ends, id)\n  return',
+      { "acquire A0 1 1 publish +held 1 ", "%+1.999s count +free 2 0 " } },
+    { "a repeat that takes another permit", "permits", "permits",
+      'prolong(leases, id, ends)\n    return { "held", left }',
+      "prolong(leases, id, ends)", { "acquire A0 2000 1 publish +held 0 " } },
+    { "a lost wake", "permits", "permits",
+      "if more > 0 and left > 0 then tell(args[2], channel, left) end", "",
+      { "acquire Z0 2000 1 publish +held 0 " } },
+    { "a count without a number", "latch", "latch",
+      'if n > 0 then return { "held", n }', 'if n > 0 then return { "held" }',
+      { "count +error " } },
+    { "a lost wake that no call shows", "barrier", "barrier",
+      'tell(publish, state .. CHANNEL, "0")\nend', "end", {} },
+    { "a break with an older token", "fenced", "fencing",
+      'tonumber(standing_token(keys) or "") ~= tonumber(token)',
+      "not standing_token(keys)",
+      { "break_ 1699999999999999 hand over +freed " },
+      { "--faults", "crash,lost,twice,break" } },
+  } do
+    it("shows the calls that reveal " .. case[1], function()
+      local folder = plant.folder("shown" .. number, "rlock/policy/" .. case[3]
+        .. ".lua", case[4], case[5])
+      local result = check(case[2], "--lua-path", folder,
+        table.unpack(case[7] or {}))
+      assert.same({ 1, "" }, { result.status, result.err })
+      local rows = {}
+      for row in result.out:gmatch("\n   probe ([^\n]+)") do
+        rows[#rows + 1] = row
+      end
+      assert.equal(#case[6], #rows, result.out)
+      for i, pattern in ipairs(case[6]) do
+        assert.matches("^" .. pattern, rows[i])
+      end
+    end)
+  end
 
   it("gives each client options of its own", function()
     local function with(...)

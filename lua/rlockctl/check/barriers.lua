@@ -15,6 +15,7 @@
 local copy = require "rlockctl.check.copy"
 local notation = require "rlockctl.check.notation"
 local snapshot = require "rlockctl.check.snapshot"
+local trail = require "rlockctl.check.trail"
 local transitions = require "rlockctl.check.transitions"
 local verdicts = require "rlock.lock.verdicts"
 
@@ -207,7 +208,7 @@ local function words_of(model, client, op, id)
 end
 
 local function execute(model, state, op, keys, words)
-  local result = state.server:run(op, keys, words)
+  local result = trail.run(model, state.server, op, keys, words)
   local fault = op.op ~= "enter" and snapshot.fault_of(result)
     or result.reply.err and snapshot.fault_of(result)
   local shaped, code, detail
@@ -217,7 +218,7 @@ local function execute(model, state, op, keys, words)
     result.verdict = shaped and (shaped[1] or shaped)
   end
   if not fault and model.faults.twice then
-    local again = result.after:run(op, keys, words)
+    local again = trail.run(model, result.after, op, keys, words)
     if again.after ~= result.after then
       fault = ("run twice, %s leaves other keys than run once"):format(op.op)
     end
@@ -384,7 +385,7 @@ function barriers:judge(state)
   end
   local round = round_of(self, state.server)
   local later = state.server:later(self.lease + 1)
-  if round and later:run(self.policy.ops.look, self.keys,
+  if round and trail.run(self, later, self.policy.ops.look, self.keys,
       { ("%.0f"):format(round), "publish" }).reply[1] == "busy" then
     return "a round is open when all leases have ended"
   end

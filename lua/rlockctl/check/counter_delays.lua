@@ -2,6 +2,8 @@
 --- whose time is too long, a key that lasts too long, a request that shortens a
 --- lease. For locks, see delays.lua and leaks.lua.
 
+local trail = require "rlockctl.check.trail"
+
 local counter_delays = {}
 
 local STRANGER = { name = "Z", taken = 0 }      -- a client that waits
@@ -16,13 +18,16 @@ end
 
 -- Would a waiter succeed now? For a latch: is it open?
 local function succeeds(model, server)
-  local policy, keys, words = model.policy, model.keys, {}
+  local policy, keys = model.policy, model.keys
   local op = policy.ops.acquire or policy.ops.count
+  ---@type any
+  local words = {}
   if policy.ops.acquire then
     keys, words = model.kind.arguments(model, STRANGER,
       { op = "acquire", n = 1, number = 1 })
   end
-  local reply = server:run(op, keys, words).reply
+  ---@type any
+  local reply = trail.run(model, server, op, keys, words).reply
   return reply[1] == (policy.ops.acquire and "held" or "free")
 end
 
@@ -85,17 +90,18 @@ end
 
 -- The number of permits in use just before a time.
 local function used(model, server, time)
-  local result = server:later(time - 1 - server.now):run(model.policy.ops.count,
-    model.keys, {})
+  local result = trail.run(model, server:later(time - 1 - server.now),
+    model.policy.ops.count, model.keys, {})
   return result.reply[3]
 end
 
 local function shortens(model, server, client, op)
   local words = { client.name .. client.taken, "1", "1" }
   if op == "acquire" then words[4] = "publish" end
-  local after = server:run(model.policy.ops[op], model.keys, words).after
-  return after ~= server
-    and used(model, after, client.ends) < used(model, server, client.ends)
+  local before = used(model, server, client.ends)
+  local after =
+    trail.run(model, server, model.policy.ops[op], model.keys, words).after
+  return after ~= server and used(model, after, client.ends) < before
 end
 
 -- An acquire or renewal with a shorter lease must not shorten the current one.

@@ -15,6 +15,7 @@ local transitions = require "rlockctl.check.transitions"
 local counter_delays = require "rlockctl.check.counter_delays"
 local counter_kinds = require "rlockctl.check.counter_kinds"
 local snapshot = require "rlockctl.check.snapshot"
+local trail = require "rlockctl.check.trail"
 local verdicts = require "rlock.lock.verdicts"
 local notation = require "rlockctl.check.notation"
 
@@ -115,42 +116,46 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- Executes a request; returns the result, with `verdict` or `fault`.
-local function execute(model, state, client, request, is_turned)
-  local keys, args = model.kind.arguments(model, client, request)
-  local op = model.policy.ops[request.op]
-  local result = state.server:run(op, keys, args, is_turned)
+-- Executes an operation; returns the result, with `verdict` or `fault`.
+local function run(model, server, op, keys, args, is_turned)
+  local result = trail.run(model, server, op, keys, args, is_turned)
   if result.verdict or result.fault then return result end
   result.fault = snapshot.fault_of(result)
   if result.fault then return result end
-  local reply = result.reply
   local shaped, _, detail =
-    verdicts.shaped(op, reply, model.policy.needs[request.op])
+    verdicts.shaped(op, result.reply, model.policy.needs[op.op])
   if shaped then
-    result.verdict, result.value = reply[1], reply[2]
+    result.verdict, result.value = shaped[1], shaped[2]
   else
     result.fault = detail
   end
   return result
 end
 
+local function execute(model, state, client, request, is_turned)
+  local keys, args = model.kind.arguments(model, client, request)
+  return run(model, state.server, model.policy.ops[request.op], keys, args,
+    is_turned)
+end
+
 -- The replies of operations that have no effect.
 local AGAIN =  { release = "lost", delete = "free" }
 
-local function check_twice(first)
+local function check_twice(model, first)
   local op = first.op
-  local second = first.after:run(op, first.keys, first.words)
+  local second = run(model, first.after, op, first.keys, first.words)
+  if second.fault then return second.fault end
   if second.after ~= first.after then
     return ("run twice, %s leaves other keys than run once"):format(op.op)
   end
-  local verdict = second.reply[1]
+  local verdict = second.verdict
   if verdict ~= first.verdict and verdict ~= AGAIN[op.op] then
     return ("run twice, %s returns %q, then %q"):format(op.op, first.verdict,
       verdict)
   elseif verdict == first.verdict and type(first.value) == "number"
-      and second.reply[2] ~= first.value then
+      and second.value ~= first.value then
     return ("run twice, %s returns %g, then %g"):format(op.op, first.value,
-      second.reply[2])
+      second.value)
   end
 end
 
@@ -169,19 +174,18 @@ local function receive(model, state, client, request, verdict)
   end
 end
 
--- The server's count: free permits, or the count; and the permits in use.
+-- The server's count: free permits, or the count; and the permits in use. Or
+-- nil, a fault.
 local function counted(self, server)
-  local result = server:run(self.policy.ops.count, self.keys, {})
-  local reply = result.reply
-  if type(reply) ~= "table" or not reply[2] then
-    return nil, "count fails: " .. (type(reply) == "table" and reply.err or "")
-  end
-  return reply[2], reply[3]
+  local result = run(self, server, self.policy.ops.count, self.keys, {})
+  if result.fault then return nil, result.fault end
+  return result.value, result.reply[3]
 end
 
--- Accepts the server's counts and leases.
+-- Accepts the server's counts and leases. If it cannot count, `judge` says so.
 local function accept(model, state)
   local free, used = counted(model, state.server)
+  if not free then return end
   state.free = free
   if not model.kind.has_leases then return end
   local leases = state.server.server:entry(model.keys[2])
@@ -215,7 +219,7 @@ end
 local function send(model, state, client, request, step)
   local result = execute(model, state, client, request, step.is_turned)
   if result.fault then return result, result.fault end
-  local fault = model.faults.twice and check_twice(result)
+  local fault = model.faults.twice and check_twice(model, result)
   local before = request
   request = copy(request)
   if request.op == "release" then client.ends = nil end
@@ -325,15 +329,12 @@ function doing.jump(model, state, step)
   end)
 end
 
-function doing.late(_, state, step)
+function doing.late(model, state, step)
   local left, old = copy(state.copies), state.copies[step.copy].result
   table.remove(left, step.copy)
   state.copies = left
-  local result = state.server:run(old.op, old.keys, old.words)
+  local result = run(model, state.server, old.op, old.keys, old.words)
   state.server = result.after
-  local reply = result.reply
-  result.fault = type(reply) == "table" and reply.err or nil
-  result.verdict = reply[1]
   return result, result.fault
 end
 

@@ -10,6 +10,7 @@
 --- `is_turned`: replies without a defined order are reversed.
 
 local snapshot = require "rlockctl.check.snapshot"
+local trail = require "rlockctl.check.trail"
 local verdicts = require "rlock.lock.verdicts"
 local State = require "rlockctl.check.state"
 
@@ -77,14 +78,8 @@ end
 ---@return table # as snapshot:run; and `verdict`, `value`, or `fault`
 function steps.execute(lock, server, side, op, words, is_turned)
   local compiled = lock.sides[side].ops[op]
-  local result = server:run(compiled, lock.keys, words, is_turned)
+  local result = trail.run(lock, server, compiled, lock.keys, words, is_turned)
   if not result.is_judged then judge(result, compiled, op) end
-  local trail = lock.trail
-  if trail then
-    trail[#trail + 1] = { op = op, words = words, result = result,
-      now = server.now,
-      after = result.after and result.after.server or server.server:fork() }
-  end
   return result
 end
 
@@ -443,22 +438,23 @@ local function free_all(state)
 end
 
 -- A break that names a token frees only the hold with that token.
-local function check_break(lock, state, step)
+local function check_break(lock, server, state, step)
   if (state.token or 0) < 1 then return nil end      -- a kind without tokens
   local older = ("%.0f"):format(state.token - 1)
-  local result = steps.execute(lock, state.server, step.side, "break_",
+  local result = steps.execute(lock, server, step.side, "break_",
     { older, lock.publish })
   return result.verdict == "freed"
     and ("break_ with the older token %s frees it"):format(older) or nil
 end
 
 doing["break"] = function(lock, state, step)
-  local fault = check_break(lock, state, step)
+  local before = state.server
   state.breaks = state.breaks - 1
   forgive(state)
-  local result = steps.execute(lock, state.server, step.side, "break_",
+  local result = steps.execute(lock, before, step.side, "break_",
     { "", lock.publish })
   state.server = result.after
+  local fault = check_break(lock, before, state, step)
   if result.verdict == "freed" then free_all(state) end
   return result, fault or result.fault
     or steps.check_twice(lock, step.side, "break_", result)

@@ -71,12 +71,22 @@ end
 function trace.row(model, state, step)
   local text = model:text(state, step)
   local result, fault = model:take(state, step)
-  local op = model:operation(step)
+  local op = result and result.op or model:operation(step)
   return {
     text = text, answer = answer_of(result), fault = fault, result = result,
     beliefs = model:beliefs(state), keys = trace.keys(state.server.server),
     where = op and op.where,
   }
+end
+
+-- Faults of an operation that a later call proves.
+local PROVED = { "frees it earlier", "shortens the lease" }
+
+local function is_proved(fault)
+  for _, text in ipairs(PROVED) do
+    if fault:find(text, 1, true) then return true end
+  end
+  return false
 end
 
 -- The calls of a trail that show a fault: the last call of the faulty
@@ -89,23 +99,34 @@ local function telling(trail, result)
       break
     end
   end
-  if not list[1] or list[1] ~= last
-      and result.fault:find("frees it earlier", 1, true) then
+  if not list[1] or list[1] ~= last and is_proved(result.fault) then
     list[#list + 1] = last
   end
   return list
 end
 
+-- The answer of a probe, of which perhaps only the check knows the meaning.
+local function answer_of_probe(result)
+  if result.verdict then return answer_of(result) end
+  local reply = result.reply
+  if type(reply) == "string" then return reply end
+  if result.fault or type(reply) ~= "table" or reply.err then return "error" end
+  local words = {}
+  for i, item in ipairs(reply) do
+    words[i] = type(item) == "number" and show_number(item) or tostring(item)
+  end
+  return table.concat(words, " ")
+end
+
 local function probe_row(model, state, probe)
-  local beliefs = {}
+  local beliefs, result = {}, probe.result
   for i in ipairs(model:names()) do beliefs[i] = "" end
   local ms = probe.now - state.server.now
   return {
-    text = ("probe%s %s %s"):format(ms > 0 and " +" .. seconds(ms) or "",
-      probe.op, table.concat(probe.words, " ")),
-    answer = probe.result.verdict and answer_of(probe.result) or "error",
-    beliefs = beliefs, is_probe = true,
-    keys = trace.keys(probe.after), where = probe.result.op.where,
+    text = table.concat({ "probe" .. (ms > 0 and " +" .. seconds(ms) or ""),
+      result.op.op, table.unpack(result.words) }, " "),
+    answer = answer_of_probe(result), beliefs = beliefs, is_probe = true,
+    keys = trace.keys(probe.after), where = result.op.where,
   }
 end
 
@@ -127,7 +148,11 @@ function trace.probes(model, result)
   model.trail = {}
   local done, fault = model:take(state, list[#list])
   table.remove(model.trail, 1)          -- the step itself
-  if not fault and not model:judge_step(before, list[#list], done) then
+  if not fault then
+    model.trail = {}
+    fault = model:judge_step(before, list[#list], done)
+  end
+  if not fault then
     model.trail = {}
     drop_results(state.server)
     model:judge(state)

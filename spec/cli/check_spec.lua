@@ -265,13 +265,45 @@ describe("rlockctl check", function()
       assert.same({ 206, "" }, { result.status, result.out })
       assert.matches("the model of Redis has no command GEOADD "
         .. "%([^ ]*my/calls.lua:3%); Redis has it\n$", result.err)
-      result = calling 'call("get" .. "t", key)'
-      assert.matches("script: GETT %(policy \"calls\": [^ ]+:5: acquire%)\n",
-        result.out)
-      result = calling 'log(1)'
-      assert.equal(206, calling 'sha1hex(key)'.status)
-      assert.matches("calls.acquire fails: ", result.out)
+      assert.matches("no redis.sha1hex %([^ ]*my/calls.lua:3%)\n$",
+        calling 'sha1hex(key)'.err)
+      assert.matches("calls.acquire fails: ", calling 'log(1)'.out)
     end)
+
+  for call, message in pairs {
+    ['call([[gett]], key)'] = "script: GETT",
+    ['call("ge\\116t", key)'] = "script: GETT",
+    ['call("ge" .. "tt", (key:gsub("x", "y")))'] = "script: GETT",
+    ['call("get", key, "x")'] = "ERR Wrong number of args [^\n]*",
+    ['call("hget", key)'] = "ERR Wrong number of args [^\n]*",
+    ['call("get", {})'] = "[^\n]* must be strings or integers",
+    ['call("set", key, 1) and redis.call("hget", key, "x")'] =
+      "WRONGTYPE [^\n]*",
+  } do
+    it("names the line of redis." .. call, function()
+      assert.matches("calls.acquire fails: [^\n]*" .. message
+        .. " %([^ ]*my/calls.lua:3%)\n", calling(call).out)
+    end)
+  end
+
+  it("names the line of a call whose error a script catches", function()
+    ctl.file("my/catches.lua", [[
+      local server = {}
+      local function key_of(keys)
+        return keys[1]
+      end
+      function server.acquire(keys, args)
+        local reply = redis.pcall([=[gett]=],
+          key_of(keys))
+        local text = reply.err
+        return reply
+      end
+      function server.release() return { "lost" } end
+      return { name = "catches", server = server,
+        keys = function(name) return { name } end }]])
+    assert.matches("script: GETT %([^ ]*my/catches.lua:6%)\n",
+      check("my.catches", "--lua-path", ctl.folder()).out)
+  end)
 
   it("shows the call that proves a fault", function()
     local result = check("spec.fixtures.release_of_others")

@@ -83,15 +83,17 @@ end
 local function executed(self, op, keys, words, is_turned)
   local server, touched = self.server:fork(), {}
   server.turned, server.touched = is_turned, touched
-  local reply =
-    source_lines.guard(op, server.eval, server, op.text, keys, words)
-  server.touched = nil
-  return {
-    op = op, keys = keys, words = words, reply = reply, sent = server.sent,
-    is_ordered = server.is_ordered, foreign = foreign(keys, touched),
-    refused = memory.fault(self.server, op, keys, words, server),
-    after = shared(self.book, server),
+  local result = {
+    op = op, keys = keys, words = words, is_turned = is_turned,
+    origin = self.server,
   }
+  result.reply = source_lines.run(result, server)
+  server.touched = nil
+  result.sent, result.is_ordered = server.sent, server.is_ordered
+  result.foreign = foreign(keys, touched)
+  result.refused = memory.fault(self.server, op, keys, words, server)
+  result.after = shared(self.book, server)
+  return result
 end
 
 --- Executes an operation.
@@ -129,7 +131,7 @@ function snapshot.fault_of(result)
     return ("%s uses the key %s, which is not among those of `keys`"):format(
       op.op, result.foreign)
   elseif type(reply) == "table" and reply.err then
-    return ("%s fails: %s"):format(op.name, source_lines.explain(op, reply.err))
+    return ("%s fails: %s"):format(op.name, source_lines.explain(result))
   end
   return result.refused
 end
@@ -165,11 +167,10 @@ end
 function probe:run(op, keys, words)
   local touched = {}
   self.server.touched = touched
-  local reply = self.server:eval(op.text, keys, words)
-  return {
-    op = op, keys = keys, words = words, reply = reply,
-    foreign = foreign(keys, touched),
-  }
+  local result = { op = op, keys = keys, words = words, origin = self.server }
+  result.reply = source_lines.run(result, self.server)
+  result.foreign = foreign(keys, touched)
+  return result
 end
 
 --- The server without a key, a millisecond later.

@@ -1,50 +1,48 @@
---- Explains why a script fails on the model. Adds the faulty line of the
---- policy's file, if the text of the script shows it.
+--- Runs operations on the model, and explains why one fails: adds the line of
+--- the policy's file at which it does. The model finds that line when it
+--- executes the operation once more.
 
 local script = require "rlock.script"
 local values = require "rlockctl.model.lua51.values"
 
 local source_lines = {}
 
--- The line of a script that names a command.
-local function line_of(op, command)
-  local number, wanted = 0, command:lower()
-  for line in op.text:gmatch("[^\n]*") do
-    number = number + 1
-    for word in line:gmatch("[\"']([^\"']*)[\"']") do
-      if word:lower() == wanted then return number end
-    end
-  end
-end
-
--- Adds a line to a message: that of the command whose name ends the message,
--- or else that of the operation.
-local function located(op, message)
-  local command = message:match("command.* ([%u%d_.-]+)$")
-  local from = command and op.lines[line_of(op, command)]
-  return ("%s (%s)"):format(message,
-    from and ("%s:%d"):format(from[1], from[2]) or op.where)
+-- The place where an operation fails with a message, or nil.
+local function place_of(result, message)
+  local server, op = result.origin:fork(), result.op
+  server.turned = result.is_turned
+  local line = server:line_of(op.text, result.keys, result.words, message)
+  local from = op.lines[line]
+  return from and ("%s:%d"):format(from[1], from[2])
 end
 
 --- The error of an operation.
----@param op table the result of script.compile
----@param message string
+---@param result table of snapshot:run, with an error as its reply
 ---@return string
-function source_lines.explain(op, message)
-  if message:find(values.UNKNOWN, 1, true) then return located(op, message) end
-  return script.translate(op, message)
+function source_lines.explain(result)
+  local op, message = result.op, result.reply.err
+  local translated = script.translate(op, message)
+  if translated ~= message then return translated end
+  local place = place_of(result, message)
+    or message:find(values.UNKNOWN, 1, true) and op.where
+  return place and ("%s (%s)"):format(message, place) or message
 end
 
---- Calls fn(...). If the model lacks something, adds the line to the error.
----@param op table
----@param fn function
----@return any # what fn returns
-function source_lines.guard(op, fn, ...)
-  local ok, result = pcall(fn, ...)
-  if ok then return result end
-  if not values.is_lack(result) then error(result, 0) end
-  local is_command = result:find("command ", 1, true)
-  error(located(op, result) .. (is_command and "; Redis has it" or ""), 0)
+--- Executes an operation. If the model lacks something, adds the line to the
+--- error.
+---@param result table # `op`, `keys`, `words`, `is_turned`; `origin`, a server
+---  on which it fails in the same way
+---@param server table
+---@return any # the reply
+function source_lines.run(result, server)
+  local op = result.op
+  local ok, reply =
+    pcall(server.eval, server, op.text, result.keys, result.words)
+  if ok then return reply end
+  if not values.is_lack(reply) then error(reply, 0) end
+  local is_command = reply:find("command ", 1, true)
+  error(("%s (%s)"):format(reply, place_of(result, reply) or op.where)
+    .. (is_command and "; Redis has it" or ""), 0)
 end
 
 return source_lines

@@ -114,18 +114,16 @@ local function log(level, ...)
   end
 end
 
-local function library()
-  local lib = {
-    LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
-    error_reply = error_reply, status_reply = status_reply,
-  }
-  lib.call = call
-  function lib.pcall(...) return replied_or_failed(pcall(call, ...)) end
-  lib.log = log
-  function lib.replicate_commands() return true end
-  return setmetatable(lib, { __index = function(_, name)
-    if MISSING[name] then lacks("redis." .. name) end
-  end })
+local library = setmetatable({
+  LOG_DEBUG = 0.0, LOG_VERBOSE = 1.0, LOG_NOTICE = 2.0, LOG_WARNING = 3.0,
+  error_reply = error_reply, status_reply = status_reply, call = call,
+  log = log, replicate_commands = function() return true end,
+}, { __index = function(_, name)
+  if MISSING[name] then lacks("redis." .. name) end
+end })
+
+function library.pcall(...)
+  return replied_or_failed(pcall(library.call, ...))
 end
 
 -- replies ---------------------------------------------------------------------
@@ -195,7 +193,7 @@ end
 -- running ---------------------------------------------------------------------
 
 -- All scripts share one environment, which they cannot change.
-local seen, globals = lua51.environment(library())
+local seen, globals = lua51.environment(library)
 
 local MOST_COMPILED = 1000
 local compiled, count = {}, 0           -- text -> function
@@ -234,6 +232,46 @@ end
 --- See redis.eval.
 function eval.eval(server, text, keys, args)
   return eval.run(server, text, texts_of(keys), texts_of(args))
+end
+
+-- the line of a failure ------------------------------------------------------
+
+-- Calls fn(line_now), where line_now() returns the line of the script that
+-- runs. A call in a `return` leaves no frame of its function, so a hook follows
+-- the lines.
+local function follow(fn)
+  local line
+  ---@diagnostic disable-next-line: param-type-mismatch
+  debug.sethook(function(event)
+    local at = debug.getinfo(event == "line" and 2 or 3, "Sl")
+    if at and at.source == "@user_script" then line = at.currentline end
+  end, "lr")
+  fn(function() return line end)
+  debug.sethook()
+end
+
+--- Executes a script on a server, to find the line that fails.
+---@param server table which the script changes
+---@param text string
+---@param keys table
+---@param args table
+---@param message string with which a command fails, or what the model lacks
+---@return integer? # nil if nothing fails with it
+function eval.line_of(server, text, keys, args, message)
+  local found
+  follow(function(line_now)
+    function library.call(...)
+      local ok, reply = pcall(call, ...)
+      if ok then return reply end
+      local fault = type(reply) == "table" and reply.err or reply
+      if fault == message then found = line_now() end
+      error(reply, 0)
+    end
+    local _, fault = pcall(eval.eval, server, text, keys, args)
+    if fault == message then found = line_now() end
+    library.call = call
+  end)
+  return found
 end
 
 return eval

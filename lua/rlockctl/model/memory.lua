@@ -49,16 +49,9 @@ local takes = { acquire = true, set = true, drain = true }
 
 -- The line of a script at which a full server refuses it.
 local function line_of(server, op, keys, words)
-  local last, full = nil, server:fork()
+  local full = server:fork()
   full.is_full = true
-  ---@diagnostic disable-next-line: param-type-mismatch
-  debug.sethook(function(_, line)
-    ---@diagnostic disable-next-line: need-check-nil
-    if debug.getinfo(2, "S").source == "@user_script" then last = line end
-  end, "l")
-  full:eval(op.text, keys, words)
-  debug.sethook()
-  return last
+  return full:line_of(op.text, keys, words, OOM)
 end
 
 --- The fault of an operation that a full server refuses.

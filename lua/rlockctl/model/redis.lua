@@ -249,6 +249,9 @@ end
 ---@type fun(text: string, keys: table, args: table): any
 redis.eval = eval.eval
 
+--- The line of a script that fails.
+redis.line_of = eval.line_of
+
 --- As `eval`, of strings only: the tables become KEYS and ARGV.
 redis.run_script = eval.run
 

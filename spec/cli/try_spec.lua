@@ -125,6 +125,48 @@ keys
   end)
 end)
 
+describe("a server that cannot be asked", function()
+  local guarded
+
+  setup(function()
+    guarded = redis.start { users = { "bare on >pw +ping",
+      "blind on >pw ~* &* +@all -set", "mute on >pw ~* &* +@all -eval" } }
+  end)
+  teardown(function() guarded:stop() end)
+
+  -- The ends of `try --on` and `check --on`, with these steps.
+  local function refused(status, url, text)
+    local path = ctl.file("asked", "A acquire\nA release\n")
+    for _, words in ipairs { { "try", stdin = "A acquire\nA release\n" },
+        { "check", "--trace", path } } do
+      words[#words + 1] = "simple"
+      table.move({ "--on", url }, 1, 2, #words + 1, words)
+      local result = ctl.run(words)
+      assert.equal(status, result.status, result.err)
+      assert.matches("rlockctl: " .. words[1] .. ": [^\n]*" .. text
+        .. "[^\n]*\n$", result.err)
+      assert.is_nil(result.out:find "agree")
+      assert.is_nil(result.err:find "agree")
+    end
+  end
+
+  for login, text in pairs { ["no:x"] = "WRONGPASS", ["bare:pw"] = "NOPERM",
+      ["mute:pw"] = "NOPERM", ["blind:pw"] = "user executing the script can't" }
+  do
+    it("refuses " .. login .. ": 208", function()
+      refused(208, ("unix://%s@%s"):format(login, guarded.socket), text)
+    end)
+  end
+
+  it("is not there: 202", function()
+    refused(202, "unix:///no/such/socket", "no such file")
+  end)
+
+  it("has no valid address: 206", function()
+    refused(206, "nowhere", "bad url: ")
+  end)
+end)
+
 describe("rlockctl check --on", function()
   for _, name in ipairs { "release_of_others", "dead_head", "wrong_type",
       "token_of_the_clock", "late_renewal" } do

@@ -245,4 +245,15 @@ function bounded.name(operands, most)
   return operands[1]
 end
 
+--- Prints the error that ended a command; returns its exit status.
+---@param cli table
+---@param command string
+---@param fault any
+---@return integer
+function bounded.fault(cli, command, fault)
+  local code, detail = require("rlockctl.cli.real_server").failure(fault)
+  return cli.fault(code or "usage",
+    ("%s: %s"):format(command, detail or tostring(fault)))
+end
+
 return bounded

@@ -53,7 +53,8 @@ lua/rlock/policy/README.md.
   --on URL        then run them on this server as well: it must agree
   --json          print one object
 
-Exit status: 0 no fault, 1 a fault, 3 incomplete.
+Exit status: 0 no fault, 1 a fault or a server that does not agree, 3
+incomplete; with --on, also 202 and 208, as in `rlockctl help`.
 ]]
 
 ---@type table<string, any>
@@ -270,7 +271,7 @@ end
 function check.run(cli, operands, chosen)
   local ok, result = pcall(run, operands, chosen)
   if ok then return result end
-  return cli.fault("usage", "check: " .. tostring(result))
+  return bounded.fault(cli, "check", result)
 end
 
 return check

@@ -2,6 +2,7 @@
 --- be those of the model. Time passes on the server itself, so times may differ
 --- slightly.
 
+local errors = require "rlock.redis.errors"
 local naming = require "rlock.naming"
 local redis = require "rlockctl.model.redis"
 local snapshot = require "rlockctl.check.snapshot"
@@ -42,27 +43,47 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- The class of errors of requests that fail or have a malformed reply.
+-- The class of errors of requests that fail or have a malformed reply. Those
+-- with a code tell nothing of how the server executes a policy: there is no
+-- connection, a login or a permission is refused, or it is loading its data.
 local Fault = {}
 
-local function fail(detail)
-  error(setmetatable({ detail = naming.printable(detail) }, Fault), 0)
+local function fail(detail, code)
+  error(setmetatable({ detail = naming.printable(detail), code = code }, Fault),
+    0)
 end
 
 local function caught(ok, result, ...)
   if ok then return result, ... end
-  if getmetatable(result) ~= Fault then error(result, 0) end
+  if getmetatable(result) ~= Fault or result.code then error(result, 0) end
   return nil, result.detail
 end
 
--- Calls fn(...); returns nil, detail if it raises a Fault.
+-- Calls fn(...); returns nil, detail if it raises a Fault without a code.
 local function try(fn, ...) return caught(pcall(fn, ...)) end
+
+--- The failure that `open`, `step` or `compare` has raised; nil for another
+--- error.
+---@return string? # code
+---@return string? detail
+function real_server.failure(fault)
+  if getmetatable(fault) == Fault then return fault.code, fault.detail end
+end
+
+-- Is the reply of the server an error that a policy can cause?
+local function is_reply(code, detail)
+  local class = code == "redis" and errors.classify(detail)
+  return class and class.code == "redis" and not class.permits
+    and not class.retry
+end
 
 local function call_of(client)
   return function(...)
     local reply, code, detail = client:call(...)
-    if reply == nil and code then fail(code .. ": " .. detail) end
-    return reply
+    if reply ~= nil or not code then return reply end
+    ---@cast detail string
+    if is_reply(code, detail) then fail(code .. ": " .. detail) end
+    fail(detail, code)
   end
 end
 
@@ -217,25 +238,28 @@ local function delete_all(self)
   end
 end
 
---- Begins a comparison.
+--- Begins a comparison. Raises an error if that is not possible.
 ---@param model table with a lock name that is unique on the server
 ---@param url string
----@return table? # with `step`, as below, `state`, and `close()`
----@return string? # why not
+---@return table # with `step`, as below, `state`, and `close()`
 function real_server.open(model, url)
-  local client, _, detail = require("rlock").open(url)
-  if not client then return nil, detail end
+  local client, code, detail = require("rlock").open(url)
+  if not client then
+    ---@cast detail string
+    fail(detail, code)
+  end
+  ---@cast client -nil
   local self = { model = model, call = call_of(client) }
-  local ok, problem = try(begin, self)
 
   -- Deletes the remaining keys, if possible.
   function self.close()
-    try(delete_all, self)
+    pcall(delete_all, self)
     client:close()
   end
+  local ok, fault = pcall(begin, self)
   if ok then return self end
   self.close()
-  return nil, problem
+  error(fault, 0)
 end
 
 -- Advances the model's clock by the time that passed on the server; returns the
@@ -261,7 +285,8 @@ local function repeated(self, step, result)
     keys_of(call, self.model.lock_name))
 end
 
---- Runs a step on both.
+--- Runs a step on both. Raises an error that `failure` knows if the server does
+--- not answer, or refuses a login or a permission.
 ---@return table? # the row of trace.lua; nil if the server does not reply
 ---@return string? # how they differ, or why there is no reply
 function real_server.step(self, step)
@@ -276,25 +301,27 @@ function real_server.step(self, step)
   return row, differs and naming.printable(differs) or problem
 end
 
---- Runs the steps of a trace.
+-- Runs the steps of a trace; returns where the server differs.
+local function compare(self, list)
+  for i, line in ipairs(list) do
+    local step, problem = self.model:read(self.state, line)
+    if step then problem = select(2, real_server.step(self, step)) end
+    if problem then return ("step %d, %s: %s"):format(i, line, problem) end
+  end
+end
+
+--- Runs the steps of a trace. Raises an error as `open` and `step` do.
 ---@param model table
 ---@param list table lines
 ---@param url string
 ---@return boolean # true; false
 ---@return string? # where they differ
 function real_server.compare(model, list, url)
-  local self, fault = real_server.open(model, url)
-  if not self then return false, fault end
-  for i, line in ipairs(list) do
-    local step, problem = model:read(self.state, line)
-    if step then problem = select(2, real_server.step(self, step)) end
-    if problem then
-      self.close()
-      return false, ("step %d, %s: %s"):format(i, line, problem)
-    end
-  end
+  local self = real_server.open(model, url)
+  local ok, problem = pcall(compare, self, list)
   self.close()
-  return true
+  if not ok then error(problem, 0) end
+  return not problem, problem
 end
 
 return real_server

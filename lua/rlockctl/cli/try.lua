@@ -106,14 +106,12 @@ function try.run(cli, operands, chosen)
       return converse(bounded.of(name, chosen, operands[2]))
     end
     local tried = bounded.alone(name, chosen)
-    local problem
-    on, problem = require("rlockctl.cli.real_server").open(tried, chosen.on)
-    if not on then error(problem, 0) end
+    on = require("rlockctl.cli.real_server").open(tried, chosen.on)
     return converse(tried, on)
   end)
   if on then on.close() end
   if ok then return result end
-  return cli.fault("usage", "try: " .. tostring(result))
+  return bounded.fault(cli, "try", result)
 end
 
 return try

@@ -112,3 +112,22 @@ describe("the read under the lock", function()
       end)
   end
 end)
+
+describe("a malformed reply to MGET", function()
+  local replies = { 5.0, false, "OK", {}, { false }, { false, 5.0 },
+    { 7.0, "fresh" }, { { err = "ERR" }, false } }
+
+  for i, reply in ipairs(replies) do
+    on_stage("is a failure, not a value (" .. i .. ")", function(self, client)
+      local execute = self.server.execute
+      function self.server.execute(its, link, words)
+        if words[1] == "MGET" then return reply end
+        return execute(its, link, words)
+      end
+      local value, code, detail = client:compute("c", { ttl = 1, wait = 1 },
+        function() return "v" end)
+      assert.same({ nil, "redis" }, { value, code })
+      assert.equal("ERR a malformed reply to MGET", detail)
+    end)
+  end
+end)

@@ -31,7 +31,7 @@ local function one_of(list) return list[1 + math.floor(random() * #list)] end
 
 local EVIL = "\0\27[2J\r\n\127evil"
 local DIGITS = { "0", "-1", "6379.5", "1e999", "nan", "0x10", "99999999",
-  "9223372036854775808", "" }
+  "9223372036854775808", "99999999999999999999999", "" }
 local SCALARS = {
   false, 0.0, -1.0, 2.0, -5.0, 2.0^40, 9007199254740992.0, EVIL, "held", "busy",
   "lost", "freed", "refused", "mode", "holders", "state", "queue", "none",
@@ -143,6 +143,11 @@ local function spoil(self)
       if reply == nil or random() > share then return reply end
       return spoilt(reply)
     end
+    local deliver = its.deliver
+    function its.deliver(_, channel, payload, is_sharded)
+      if random() < share then payload = value(0) end
+      return deliver(its, channel, payload, is_sharded)
+    end
   end
   return function()
     for _, its in ipairs(self.network.servers) do its.execute = answer end
@@ -229,12 +234,40 @@ local function use_counters(client)
   end
 end
 
+local function use_recipes(client, sleep)
+  local barrier, double = client:barrier "barrier",
+    client:double_barrier("double", 1)
+  local election = client:election "election"
+  local function compute(options)
+    try("compute", client.compute, client, "c", options, function()
+      return one_of { "a", nil }, EVIL
+    end)
+  end
+  for _ = 1, 3 do
+    compute { ttl = 0.1, wait = 0.5 }
+    compute { ttl = 0.1, wait = 0, stale = 5 }
+    for _, name in ipairs { "set", "remove", "peek" } do
+      try("barrier:" .. name, barrier[name], barrier)
+    end
+    try("barrier:wait", barrier.wait, barrier, { wait = 0.1 })
+    try("enter", double.enter, double, { wait = 0.5 })
+    try("leave", double.leave, double, { wait = 0.1 })
+    try("campaign", election.campaign, election, { wait = 0.5 })
+    try("leader", election.leader, election)
+    try("candidates", election.candidates, election)
+    try("resign", election.resign, election)
+    sleep(0.2)
+  end
+end
+
 -- Steps of the model of `rlockctl try`.
 local OF_LOCKS = { "A acquire 60s", "B acquire 60s wait", "+0.1s", "A release" }
 local STEPS = {
   fair = OF_LOCKS, readwrite = OF_LOCKS, fenced = OF_LOCKS,
   semaphore = { "A acquire 2", "B acquire 1 lost", "B retry", "A drain" },
 }
+
+local REPLICAS = { [0] = 1, [2] = "all", [4] = "majority" }
 
 describe("a malformed reply", function()
   rounds("to a lock of any kind raises nothing", function(self)
@@ -264,10 +297,35 @@ describe("a malformed reply", function()
     self.sleep(5)
   end)
 
+  rounds("to a recipe raises nothing", function(self)
+    local client = self:client { timeout = 1, watchdog = 3 }
+    spoil(self)
+    use_recipes(client, self.sleep)
+    self.sleep(5)
+  end)
+
+  rounds("or message to a holder raises nothing", function(self)
+    local lock = self:client({ timeout = 1 }):fair_lock "a"
+    local theirs = self:client({ timeout = 1 }):fair_lock "a"
+    assert(lock:lock())
+    assert(lock:on_release_request(function(_, reason)
+      assert_clean("reason", reason)
+    end))
+    self.sleep(1)
+    spoil(self)
+    for _ = 1, 5 do
+      try("request_release", theirs.request_release, theirs, "why")
+    end
+    self.spawn(try, "lock", theirs.lock, theirs, { wait = 2 })
+    self.sleep(1)
+    try("unlock", lock.unlock, lock)
+    self.sleep(5)
+  end)
+
   rounds("to requests with replicas or a deadline raises nothing",
     function(self, round)
       local client = self:client { timeout = 1, watchdog = 3,
-        replicas = round % 2 == 0 and 1 or nil,
+        replicas = REPLICAS[round % 6],
         seal = round % 2 == 1 and "time" or nil }
       spoil(self)
       for i = 1, 3 do use_lock("lock", client:lock("a" .. i)) end
@@ -336,10 +394,14 @@ describe("a malformed reply", function()
 
   rounds("to rlockctl's commands raises nothing", function(self)
     local client = self:client { timeout = 1 }
-    local free = self:client():lock "lock"
-    assert(free:lock())
+    local other = self:client()
+    local pair = other:fair_read_write_lock "pair"
+    assert(other:lock("lock"):lock())
+    assert(pair:write_lock():lock())
+    self.spawn(function() pair:read_lock():lock { wait = 5 } end)
+    self.sleep(0.1)
     spoil(self)
-    for name in ("lock key s"):gmatch "%a+" do
+    for name in ("lock key s pair"):gmatch "%a+" do
       local states = try("inspect", inspect.at, client, name)
       if states then
         try("complete", listing.complete, client, name, states)
@@ -355,6 +417,25 @@ describe("a malformed reply", function()
     try("by", inspect.by, client, "lock", "semaphore")
     local names = try("names", scan.names, client, { all = true }) or {}
     for _, name in ipairs(names) do assert.is_string(name) end
+  end)
+
+  it("of peek has no field in place of another one", function()
+    stage.play(function(self)
+      local client, lock = self:client(), self:client():fair_lock "x"
+      assert(lock:lock())
+      function self.server.execute(its, link, words)
+        if words[1] ~= "EVALSHA" then return answer(its, link, words) end
+        return { "held", -1.0, 0.0, {}, { "ttl", EVIL, "available", {},
+          "in_use", EVIL, "queue", { "q" } } }
+      end
+      assert.is_nil(assert(lock:peek()).ttl)
+      local state = assert(inspect.by(client, "x", "fair"))[1]
+      assert.same({ "q" }, { state.queue[1].owner })
+      assert.equal("nobody", text.holders(state))
+      for _, line in ipairs(status.lines(state)) do
+        assert_clean("status", line)
+      end
+    end)
   end)
 
   for _, url in ipairs { "redis://redis1", "redis+cluster://redis1",

@@ -122,6 +122,31 @@ for _, wanted in ipairs { "all", "majority" } do
     end, { replicas = wanted })
 end
 
+for _, wanted in ipairs { "all", "majority" } do
+  on_stage(wanted .. " takes no absurd number of replicas for their count",
+    function(self, client)
+      describe_replicas(self, "connected_slaves:99999999999999999999999\r\n")
+      local ok, code, detail = client:lock("lock"):lock { wait = 0.5 }
+      assert.same({ nil, "redis" }, { ok, code })
+      assert.match("no connected_slaves in INFO", detail)
+    end, { replicas = wanted })
+end
+
+for _, reply in ipairs { "0.5", "1e999", false, { 1.0 } } do
+  on_stage("a reply to WAIT that is a " .. type(reply) .. " (" ..
+    tostring(reply):match "^[^:]*" .. ") is no confirmation",
+    function(self, client)
+      local execute = self.server.execute
+      function self.server.execute(its, link, words)
+        if words[1] == "WAIT" then return reply end
+        return execute(its, link, words)
+      end
+      local ok, code, detail = client:lock("lock"):lock { wait = 0.5 }
+      assert.same({ nil, "replicas" }, { ok, code })
+      assert.equal("none: the reply to WAIT is no number", detail)
+    end, { replicas = 1 })
+end
+
 on_stage("a short wait does not cut the others short", function(self, client)
   local results, name = {}, { owner = "me" }
   local locks = { client:lock("lock1", name), client:lock("lock2", name) }

@@ -70,6 +70,14 @@ describe("a subscriber", function()
     assert.same({ "message 0 message", "message 0 smessage" }, told)
   end)
 
+  it("ignores a message whose payload is no string", function()
+    for _, payload in ipairs { 5, false, { "0" } } do
+      message("message", "c", payload)
+      message("smessage", "c", payload)
+    end
+    assert.same({}, told)
+  end)
+
   it("reports a moved slot, and subscribes again", function()
     say("subscribe", "ssubscribe", "sunsubscribe")
     assert.is_false(channel.is_live)

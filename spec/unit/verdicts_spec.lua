@@ -71,4 +71,17 @@ describe("a reply", function()
       assert.is_nil((verdicts.of_peek(op "peek", { "held", 1, 0, {}, flat })))
     end
   end)
+
+  it("of peek has a queue of texts and a number as a token", function()
+    local function verdict(...)
+      return (verdicts.of_peek(op "peek", { "held", 1, 0, {}, { ... } }))
+    end
+    assert.equal("held", verdict("queue", { "a" }, "token", 7, "mine", {}))
+    assert.equal("held", verdict("queue", false, "token", false))
+    for _, wrong in ipairs { 5, "x", { 5 }, { "a", false }, { { "a" } } } do
+      assert.is_nil(verdict("queue", wrong))
+      assert.is_nil(verdict("token", 7, "identities", wrong))
+    end
+    assert.is_nil(verdict("token", "7"))
+  end)
 end)

@@ -240,7 +240,7 @@ function lock:state_for(its, deadline)
   local state, flat, more = {}, reply[4] or {}, reply[5] or {}
   for i = 1, #more, 2 do state[more[i]] = more[i + 1] or nil end
   state.state, state.count, state.holders = reply[1], reply[3], {}
-  if reply[2] >= 0 then state.ttl = reply[2] / 1000 end
+  state.ttl = reply[2] >= 0 and reply[2] / 1000 or nil
   for i = 1, #flat, 2 do
     if flat[i] ~= "" then               -- "": the field of a fencing token
       state.holders[#state.holders + 1] =

@@ -119,12 +119,35 @@ local function is_flat(list)
   return true
 end
 
+local function is_number(value) return type(value) == "number" end
+
+local function are_texts(list)
+  if type(list) ~= "table" then return false end
+  for _, text in ipairs(list) do
+    if type(text) ~= "string" then return false end
+  end
+  return true
+end
+
+-- What a field that is used here must be, if there is one.
+local fields = { token = is_number, queue = are_texts, identities = are_texts }
+
+-- Are these the further fields of a state?
+local function are_fields(list)
+  if not is_flat(list) then return false end
+  for i = 1, list and #list or 0, 2 do
+    local is_fit, value = fields[list[i]], list[i + 1]
+    if is_fit and value and not is_fit(value) then return false end
+  end
+  return true
+end
+
 --- Checks a reply of `peek`.
 ---@return any ... # as verdicts.of
 function verdicts.of_peek(op, reply)
   if type(reply) ~= "table" or type(reply[2]) ~= "number"
       or type(reply[3]) ~= "number" or not is_flat(reply[4])
-      or not is_flat(reply[5]) then
+      or not are_fields(reply[5]) then
     return verdicts.wrong(op, reply)
   end
   return verdicts.of(op, reply)

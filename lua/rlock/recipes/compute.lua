@@ -353,6 +353,10 @@ local store = { most = 1048576 }
 
 function store.key(name) return naming.prefix("rlock_compute", name) end
 
+local function is_text(value)
+  return value == false or type(value) == "string"
+end
+
 --- Reads the state.
 ---@return string|boolean|nil # the value; false: none
 ---@return any # whether it is fresh
@@ -360,7 +364,11 @@ function store.key(name) return naming.prefix("rlock_compute", name) end
 function store.read(self, deadline)
   local reply, code, detail = self.session.server:call(deadline,
     { "MGET", self.key .. ":value", self.key .. ":state" })
-  if type(reply) ~= "table" then return nil, code, detail end
+  if reply == nil then return nil, code, detail end
+  if type(reply) ~= "table" or not is_text(reply[1])
+      or not is_text(reply[2]) then
+    return nil, "redis", "ERR a malformed reply to MGET"
+  end
   return reply[1], reply[2] == "fresh", reply[2] or nil
 end
 

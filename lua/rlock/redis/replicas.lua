@@ -46,7 +46,7 @@ local function count(node, connection)
   local text, code, detail =
     connection:send(node.timeout_ms, { "INFO", "replication" }, 2)
   local connected = tostring(text):match("connected_slaves:(%d+)")
-  if connected then
+  if connected and #connected < 10 then
     node.counted = now
     node.replicas = max(node.replicas or 0,
       tonumber(connected) --[[@as number]])
@@ -187,8 +187,12 @@ local function confirmation(self, ms, last, replies, codes, details)
     return nil, codes[last], details[last]
   end
   local needed = replicas.needed(self.node, self.wanted.count)
-  local have = tonumber(replies[last]) or 0
-  if have >= needed then return true end
+  local have = replies[last]
+  if type(have) ~= "number" then
+    return nil, "replicas", "none: the reply to WAIT is no number"
+  elseif have >= needed then
+    return true
+  end
   return nil, "replicas", ("%d of %d replicas in %g s"):format(have, needed,
     ms / 1000)
 end

@@ -154,6 +154,7 @@ end
 local function hear(self, kind, name, payload)
   local channel = self.channels[name]
   if kind == "message" or kind == "smessage" then
+    if type(payload) ~= "string" then return end        -- malformed
     if channel then return self.notify("message", channel, payload, kind) end
     channel = self.inboxes[name]
     if channel then self.notify("granted", channel, payload) end

@@ -137,13 +137,11 @@ end
 local function peek(lock)
   local state, code, detail = lock:peek()
   if not state then return nil, code, detail end
-  state.count = nil                     -- our own hold count
-  local queue = type(state.queue) == "table" and state.queue or {}
-  for i, owner in ipairs(queue) do
-    queue[i] = { owner = tostring(owner) }
-  end
-  state.queue = queue[1] and queue
-  return state
+  local queue = {}
+  for i, owner in ipairs(state.queue or {}) do queue[i] = { owner = owner } end
+  -- Nothing else: a reply may have fields of any name.
+  return { state = state.state, ttl = state.ttl, holders = state.holders,
+    token = state.token, mode = state.mode, queue = queue[1] and queue }
 end
 
 local function add_holders(state, side, mode)

@@ -131,3 +131,38 @@ describe("a malformed reply to MGET", function()
     end)
   end
 end)
+
+describe("a failure that another program has stored", function()
+  local function compute(client, state)
+    assert(client:call("SET", "rlock_compute:{c}:state", state))
+    return client:compute("c", { ttl = 1 }, function() return "v" end)
+  end
+
+  -- What a waiter gets if the holder of the lock stores this.
+  local function wait_for(self, client, state)
+    local lock, result = "rlock_compute:{c}", nil
+    assert(client:call("HSET", lock, "holder", "1"))
+    assert(client:call("PEXPIRE", lock, "60000"))
+    self.spawn(function() result = { compute(self:client(), "") } end)
+    self.sleep(0.1)
+    assert(client:call("SET", lock .. ":state", state))
+    self.sleep(10)
+    assert(client:call("DEL", lock))
+    self.sleep(10)
+    return result
+  end
+
+  on_stage("has a detail without control characters", function(self, client)
+    assert.same({ nil, "failed", "?[2Jboo?" },
+      wait_for(self, client, "2 abcd failed \27[2Jboo\7"))
+  end)
+
+  on_stage("with an unknown code is none", function(self, client)
+    assert.same({ "v", "computed" },
+      wait_for(self, client, "2 abcd nonsense boo"))
+    for _, state in ipairs { "2", "2 abcd", "9 abcd nonsense ", "\27" } do
+      client:call("DEL", "rlock_compute:{c}:value")
+      assert.equal("v", (compute(client, state)))
+    end
+  end)
+end)

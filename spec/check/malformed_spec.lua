@@ -561,3 +561,28 @@ describe("a name with control characters", function()
     for i = 2, 4 do assert_clean("error", errors[i]) end
   end)
 end)
+
+-- what other programs store --------------------------------------------------
+
+describe("a text that another program has stored", function()
+  it("is shown without control characters", function()
+    stage.play(function(self)
+      local client = self:client { timeout = 1 }
+      for _, words in ipairs {
+        { "HSET", "rlock_barrier:{b}", "round", 5, "n", EVIL, "lost", 0 },
+        { "ZADD", "b", "9999999999999", "x" },
+        { "SET", "s", " 5 \n\r" }, { "SET", "l", " 5 \n\r" },
+      } do
+        for i, word in ipairs(words) do words[i] = tostring(word) end
+        assert(client:call(table.unpack(words)))
+      end
+      local barrier = client:barrier "b"
+      fails("enter", client:double_barrier("b", 2):enter { wait = 1 })
+      fails("set", barrier:set())
+      fails("wait", barrier:wait { wait = 1 })
+      fails("remove", barrier:remove())
+      fails("semaphore:set", client:semaphore("s"):set(1))
+      fails("latch:set", client:latch("l"):set(1))
+    end)
+  end)
+end)

@@ -62,6 +62,17 @@ describe("a reply", function()
       { "refused", "no\27 entry" })))
   end)
 
+  it("has no control characters in a text for a driver", function()
+    local shapes = { refused = "s", busy = "nn" }
+    assert.same({ "refused", "?[2J" },
+      (verdicts.shaped(op "enter", { "refused", "\27[2J" }, shapes)))
+    local long = verdicts.shaped(op "enter", { "refused", ("x"):rep(1000) },
+      shapes)
+    assert.same({ "refused", ("x"):rep(256) }, long)
+    assert.same({ "busy", 1, 2 },
+      (verdicts.shaped(op "enter", { "busy", 1, 2 }, shapes)))
+  end)
+
   it("of peek has times and counts", function()
     assert.equal("free", (verdicts.of_peek(op "peek", { "free", -2, 0 })))
     assert.equal("held",

@@ -57,6 +57,8 @@ function verdicts.wrong(op, reply, must)
     show(reply), must or wanted[op.op])
 end
 
+local LONGEST = 256      -- bytes of a text in a reply to a driver
+
 local TYPES = { n = "number", s = "string", t = "table" }
 
 -- Formats shapes for messages: { "busy", number } or { "held" }
@@ -75,14 +77,18 @@ end
 ---@param reply any from Redis
 ---@param shapes table verdict -> the types of its values, one letter each: n
 ---  for a number, s for a string, t for a table
----@return table? # the reply
+---@return table? # the reply; strings without control characters, for messages
 ---@return string? code # "redis"
 ---@return string? detail
 function verdicts.shaped(op, reply, shapes)
   if type(reply) == "string" then reply = { reply } end    -- a verdict alone
   local shape = type(reply) == "table" and shapes[reply[1]]
   for i = 1, shape and #shape or 0 do
-    if type(reply[i + 1]) ~= TYPES[shape:sub(i, i)] then shape = nil break end
+    local item = reply[i + 1]
+    if type(item) ~= TYPES[shape:sub(i, i)] then shape = nil break end
+    if type(item) == "string" then
+      reply[i + 1] = naming.printable(item:sub(1, LONGEST))
+    end
   end
   if shape then return reply end
   return verdicts.wrong(op, reply, show_shapes(shapes))

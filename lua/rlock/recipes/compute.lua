@@ -73,6 +73,16 @@ local function request_deadline(self)
     or min(left_of(self), session.timeout))
 end
 
+-- Reads the text of a failure. Any program may have written it: another text
+-- is no failure.
+local function failure_in(text)
+  local attempts, id, code, detail =
+    (text or ""):match("^(%d) (%x+) (%a+) (.*)$")
+  if code ~= "failed" and code ~= "usage" then return { attempts = 0 } end
+  return { attempts = tonumber(attempts), id = id, code = code,
+    detail = naming.printable(detail:sub(1, LONGEST)) }
+end
+
 --- Reads the state.
 ---@param self table the call
 ---@param waiter? rlock.waiter to wake when the state changes
@@ -83,10 +93,9 @@ local function read(self, waiter)
   local value, is_fresh, failure =
     self.store.read(self, request_deadline(self), waiter)
   if value == nil then return nil, is_fresh, failure end
-  local attempts, id, code, detail =
-    (failure or ""):match("^(%d) (%x+) (%a+) (.*)$")
-  return { value = value or nil, is_fresh = value and is_fresh, id = id,
-    attempts = tonumber(attempts) or 0, code = code, detail = detail }
+  local state = failure_in(failure)  --[[@as any]]
+  state.value, state.is_fresh = value or nil, value and is_fresh
+  return state
 end
 
 -- The lock of a computation. Its waiter checks for a result at each wake-up.

@@ -115,6 +115,7 @@ build = {
     ["rlock.redis.url"] = "lua/rlock/redis/url.lua",
     ["rlock.script"] = "lua/rlock/script.lua",
     ["rlock.script.compiler"] = "lua/rlock/script/compiler.lua",
+    ["rlock.script.constants"] = "lua/rlock/script/constants.lua",
     ["rlock.script.differences"] = "lua/rlock/script/differences.lua",
     ["rlock.script.emit"] = "lua/rlock/script/emit.lua",
     ["rlock.script.lexer"] = "lua/rlock/script/lexer.lua",

@@ -179,6 +179,45 @@ describe("the parser", function()
     end
   end)
 
+  local function in_function(body)
+    return newer("local most = math.huge\nfunction f(a) " .. body .. " end")
+  end
+
+  it("marks % before a constant expression that is not finite", function()
+    for _, body in ipairs {
+      "local h = math.huge return 5 % h",
+      "local h, x = -math.huge, 1 return 5 % (-h) + x",
+      "local m = math return 5 % m.huge", "return 5 % (1/0)",
+      "local m = math local n = m local h = n.huge return a % h",
+      "return 5 % (2^1024)", "return a % 2^1024 ^ 1", "return 5 % -2 ^ (1024)",
+      "return 5 % (1 - math.huge)", "return 5 % (0/0)",
+      "local h = 1e200 * 1e200 return function() return 5 % h end",
+      "local h = 1 / 0 local h = -h for i = 1, 2 do a = i % h end",
+      "local a = 1e300 local b = a * a local c = b - b return 5 % c",
+    } do
+      assert.equal("2: the same result of % before infinity or NaN",
+        in_function(body), body)
+    end
+  end)
+
+  it("does not mark % before what may be finite", function()
+    for _, body in ipairs {
+      "local h = math.huge h = 5 return a % h", "return 5 % (1/2)",
+      "local h = math.huge return 5 % h.x, 5 % h[1], 5 % h(1), 5 % h:x()",
+      "local h = math.huge for h = 1, 2 do a = a % h end",
+      "local h = math.huge return (function() h = 1 end)() or 5 % h",
+      "return 5 % a, 5 % (1 / a), 5 % f(1/0), 5 % (a or 1/0), 5 % #a, 5 % 0",
+      "local math = { huge = 1 } return 5 % math.huge",
+      "local h = math return 5 % h, 5 % h.pi", "local h return 5 % h",
+      "local b, h = f() return 5 % h", "return 5 % (1/0)(a), 5 % (1/0).x",
+      "return a % 2 / 0, a % (2) * (1/0), -(1/0)",
+      "return ('%d'):format(5 % 7), 5 % ('x'):len(), 5 % 'x' ^ 2",
+    } do
+      assert.equal("", in_function(body), body)
+    end
+    assert.equal("", in_function "return 5 % most")   -- by differences.lua
+  end)
+
   it("reads every file of ours", function()
     local count = 0
     for _, path in ipairs(our_files()) do

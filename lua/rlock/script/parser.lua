@@ -17,7 +17,9 @@
 --- A variable:  name, from (byte), attribute ("const", "close"), owner (its
 ---              function, nil: the file), empty (it has no value yet), written
 ---              (the line where a function other than its owner assigns it),
----              last (the last use where its owner assigns another value)
+---              last (the last use where its owner assigns another value),
+---              first and final (the indices of the tokens of the expression
+---              whose value a `local` gives it)
 --- A newer:     from (byte), line, what: something that 5.1 does not have
 --- inside:      line -> true if it begins within a string
 
@@ -34,6 +36,7 @@ local parser = {}
 ---@field last any
 ---@field scope any
 ---@field file table
+---@field has_modulus? boolean
 local Parser = {}
 Parser.__index = Parser
 
@@ -98,15 +101,17 @@ end
 
 -- expressions -----------------------------------------------------------------
 
--- A list of expressions. Returns the token of each, or false if it has several.
+-- A list of expressions. Returns the token of each, or false if it has several;
+-- and the index of the first token of each, and of one after the last.
 function Parser:list()
-  local alone = {}
+  local alone, starts = {}, { self.at }
   repeat
     local token, at = self.token, self.at
     self:expression()
     alone[#alone + 1] = self.at == at + 1 and token
+    starts[#starts + 1] = self.at + 1
   until not self:skip(",")
-  return alone
+  return alone, starts
 end
 
 -- A table constructor.
@@ -179,7 +184,10 @@ function Parser:is_modulus(at)
   while at > 1 do
     at = at - 1
     local kind = self.tokens[at].kind
-    if kind == "%" then return not is_enclosed or self.token.kind == ")" end
+    if kind == "%" then
+      self.has_modulus = true
+      return not is_enclosed or self.token.kind == ")"
+    end
     if kind ~= "-" and kind ~= "(" then return false end
     is_enclosed = is_enclosed or kind == "("
   end
@@ -378,9 +386,12 @@ statements["local"] = function(self)
     end
   until not self:skip(",")
   local empty = not self:skip("=")
-  if not empty then self:list() end
+  local starts = empty and {} or select(2, self:list())
   for i, token in ipairs(names) do
-    self.scope:declare(token, attributes[i], empty)
+    local variable = self.scope:declare(token, attributes[i], empty)
+    if starts[i + 1] then
+      variable.first, variable.final = starts[i], starts[i + 1] - 2
+    end
   end
 end
 
@@ -445,6 +456,15 @@ end
 
 -- the text --------------------------------------------------------------------
 
+-- Records each % whose right operand is a constant expression without a finite
+-- value.
+function Parser:check_moduli()
+  local constants = require "rlock.script.constants"    -- on first use
+  for _, token in ipairs(constants.endless(self.tokens, self.file.uses)) do
+    self:newer(token, "the same result of % before infinity or NaN")
+  end
+end
+
 ---@param text string its line breaks are "\n"
 ---@return table? # { functions =, uses =, newer =, inside = }, lists in text
 ---  order
@@ -462,6 +482,7 @@ function parser.parse(text)
     self:expect("end of file")
   end)
   if ok then
+    if self.has_modulus then self:check_moduli() end
     table.sort(newer, function(a, b) return a.from < b.from end)
     return self.file
   end

@@ -227,6 +227,23 @@ describe("a cluster", function()
     assert.is_true(client:lock("{a}b"):lock())
   end)
 
+  it("refuses such a name of a computation, in the words of the caller",
+    function()
+      local client = open()
+      for name, better in pairs { ["{x"] = "x", ["x}"] = "x", ["a}b"] = "ab",
+          ["{}a"] = "a" } do
+        local ok, problem = pcall(client.compute, client, name, { ttl = 1 },
+          function() return "v" end)
+        assert.is_false(ok)
+        local named, other = problem:match
+          '^bad lock name (%b"").*; use a name such as (%b"")$'
+        assert.same({ '"' .. name .. '"', '"' .. better .. '"' },
+          { named, other })
+      end
+      assert.equal("v", (client:compute("{a}b", { ttl = 1 },
+        function() return "v" end)))
+    end)
+
   it("refuses a policy whose keys are in different slots", function()
     local policy = {
       name = "split", keys = function(name) return { name, "of " .. name } end,

@@ -425,6 +425,10 @@ end
 ---@return string? # why the computed value was not stored; or the detail, at
 ---  most 1000 bytes
 function compute.new(client, name, options, fn)
+  if name:find("[{}]") then             -- raises an error, as for a lock
+    local session = client.session
+    session.server:bind(session.options.backend.load "compute", name)
+  end
   return compute.call(store, client, name, options, fn)
 end
 

@@ -164,7 +164,7 @@ static int set_name(SSL *ssl, const char *name)
            && SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
-/* Is this how OpenSSL reads bytes that are not TLS? */
+/* Is this how OpenSSL reads bytes that are not TLS, or their end? */
 static int is_plain(void)
 {
     unsigned long error = ERR_peek_error();
@@ -172,6 +172,9 @@ static int is_plain(void)
 
     return ERR_GET_LIB(error) == ERR_LIB_SSL
            && (reason == SSL_R_WRONG_VERSION_NUMBER
+#ifdef SSL_R_UNEXPECTED_EOF_WHILE_READING /* since OpenSSL 3 */
+               || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING
+#endif
                || reason == SSL_R_PACKET_LENGTH_TOO_LONG);
 }
 

@@ -13,6 +13,7 @@ local server = on_zookeeper("zks://",
   { tls = true })
 if not server then return end
 
+local STOP, CONT = 19, 18
 
 teardown(ctl.clean)
 
@@ -48,11 +49,39 @@ describe("zks://", function()
     assert.matches("TLS: unable to get local issuer certificate", detail)
   end)
 
-  it("does not fit a port without TLS, nor zk:// one with it", function()
-    assert.equal("connect", (refusal { url = "zks://127.0.0.1:"
-      .. server.port }))
-    assert.equal("connect", (refusal { url = (server.tls_url:gsub("zks",
-      "zk")) }))
+  it("to a port without TLS suggests zk://, also if that is silent", function()
+    local url = "zks://127.0.0.1:" .. server.port
+    local hint = "; zks:// was tried: if this port does not use TLS, use zk://"
+    local code, detail = refusal { url = url }
+    assert.equal("connect", code)
+    assert.matches("TLS: [^;]*" .. hint .. "$", detail)
+    server:signal(STOP)
+    code, detail = refusal { url = url }
+    server:signal(CONT)
+    assert.equal("connect", code)
+    assert.matches("no connection within %d+ ms" .. hint .. "$", detail)
+  end)
+end)
+
+describe("zk://", function()
+  local hint = "; zk:// was tried: if this port expects TLS, use zks://"
+
+  it("to a port that expects TLS suggests zks://", function()
+    local code, detail = refusal { url = (server.tls_url:gsub("zks", "zk")) }
+    assert.equal("connect", code)
+    assert.matches(hint .. "$", detail)
+  end)
+
+  it("suggests nothing if there was a session, or no server", function()
+    local client = fixtures.open { url = server.url, timeout = slow }
+    server:kill()
+    local ok, code, detail = client:lock "tls":lock { wait = slow }
+    assert.same({ nil, "connect" }, { ok, code })
+    assert.is_nil(detail:find(hint, 1, true))
+    code, detail = refusal { url = server.url }
+    assert.equal("connect", code)
+    assert.is_nil(detail:find(hint, 1, true))
+    server:restart()
   end)
 end)
 

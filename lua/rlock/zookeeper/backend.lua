@@ -46,6 +46,8 @@ backend.recipes = { compute = "zookeeper.compute" }
 local UNCONFIRMED = "its session was not confirmed in time"
 -- Seconds after which the node of a hold is watched: most holds end sooner.
 local SHORT = 0.1
+-- Seconds beyond the time for all servers, to learn why the last one failed.
+local LATE = 0.1
 
 -- options ---------------------------------------------------------------------
 
@@ -257,7 +259,7 @@ end
 ---@return string? detail # for "cancelled", the value to raise
 function backend:connect(seconds)
   return self.connection:connect(self.host.now()
-    + seconds * #self.options.hosts)
+    + seconds * #self.options.hosts + LATE)
 end
 
 --- May a retry after this failure of a request succeed?

@@ -287,6 +287,17 @@ local function await(self, link, deadline, field)
   return nil, "connect", link.why
 end
 
+-- What to try if a server without a session has ended the connection: one that
+-- expects TLS does.
+local function hint(self, detail)
+  if self.options.tls or self.epoch > 0
+      or not (detail:find("reset by peer", 1, true)
+        or detail:find("closed the connection", 1, true)) then
+    return ""
+  end
+  return "; zk:// was tried: if this port expects TLS, use zks://"
+end
+
 -- Sends the hello, and waits for the session that the server gives.
 local function greet(self, link, deadline)
   local sent = self.host.now()
@@ -299,6 +310,7 @@ local function greet(self, link, deadline)
     timeout = ceil(self.options.watchdog * 1000),
   })
   local ok, code, detail = await(self, link, deadline, "first")
+  if code == "connect" then detail = detail .. hint(self, detail) end
   if not ok then return nil, code, detail end
   if self.session ~= asked then         -- `rest` has ended it
     detail = link.where .. ": the session was ended meanwhile"

@@ -299,23 +299,32 @@ local function pair_factory(kind)
   end
 end
 
+-- Raises an error for options of what has none.
+local function refuse_options(options, method)
+  if options == nil then return end
+  error(("bad options of client:%s: it has none; `replicas` is an option of "
+    .. "the client"):format(method), 3)
+end
+
 local function counter_factory(kind)
   return function(self, name, options)
     check_name(name)
-    if options ~= nil then
-      error(("bad options of client:%s: it has none; `replicas` is an option "
-        .. "of the client"):format(kind.factory), 2)
-    end
+    refuse_options(options, kind.factory)
     local driver = self.session.options.backend.load(kind.name, 3).driver
     return require("rlock." .. (driver or kind.driver)).new(self, name)
   end
 end
 
+-- Where options would be, after the name.
+local without_options = { barrier = 1, double_barrier = 2 }
+
 -- What is built on locks: a module in recipes/, unless the back end has one of
 -- its own in its table `recipes`.
 local function recipe_factory(method)
+  local place = without_options[method]
   return function(self, name, ...)
     check_name(name)
+    if place then refuse_options(select(place, ...), method) end
     local own = self.session.options.backend.recipes
     local module = own and own[method] or "recipes." .. method
     return require("rlock." .. module).new(self, name, ...)

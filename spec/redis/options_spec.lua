@@ -66,6 +66,18 @@ describe("the options of", function()
     end)
   end
 
+  it("barriers and multi-locks are refused, because they have none", function()
+    local bad = { zz = 1 }
+    refuses("bad options of client:barrier: it has none", client.barrier,
+      client, "x", bad)
+    refuses("bad options of client:double_barrier: it has none",
+      client.double_barrier, client, "x", 2, bad)
+    refuses("bad options of multi_lock: it has none", rlock.multi_lock,
+      { client:lock "x" }, bad)
+    assert(client:barrier("x", nil) and client:double_barrier("x", 2, nil))
+    assert(rlock.multi_lock({ client:lock "x" }, nil))
+  end)
+
   it("policy are checked, unless its extra does", function()
     local own = { name = "own", keys = function(name) return { name } end,
       server = {

@@ -99,7 +99,7 @@ return {
       "Hold:when_lost: after if 1" },
   },
   ["several/multi"] = {
-    { MISUSE, "add_address: *", "ordered: if 1" },
+    { MISUSE, "add_address: *", "multi.new: if 1", "ordered: if 1" },
     { RARE, "request_all: after if 2", "multi:pause: else 1",
       "multi:pause: elseif 1", "multi:is_held: *",
       "multi:state_of: *", "multi:release_parts: *", "multi:show: *" },

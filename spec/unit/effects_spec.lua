@@ -117,6 +117,12 @@ describe("the reply to guarded commands", function()
   it("names the command that has failed", function()
     reply = { "failed", 1, "ERR \27no" }
     assert.same({ nil, "redis", "PING: ERR ?no" }, result { "PING" })
+    reply = { "failed", 1, "ERR no" }
+    for name, shown in pairs { [""] = '""', ["\27[2J"] = '"?[2J"',
+        ["JSON.GET"] = "JSON.GET" } do
+      node.key_places[name:upper()] = { 0, 0, 0 }
+      assert.same({ nil, "redis", shown .. ": ERR no" }, result { name })
+    end
     reply = { "failed", 2, "ERR no" }
     assert.same({ nil, "redis", "DEL: ERR no (command 2 of 2; those before it "
       .. "were executed)" }, result({ "PING" }, { "DEL", "x" }))

@@ -94,6 +94,12 @@ end
 
 local UNKNOWN = "; its outcome is unknown, and it is not retried"
 
+-- The name of a command, for messages; in quotes if it is none of Redis.
+local function name_of(words)
+  local name = tostring(words[1])
+  return name:find("^[%w_.-]+$") and name or naming.show(name)
+end
+
 -- The result of a reply; see effects.run.
 local function interpret(op, reply, commands)
   local verdict = type(reply) == "table" and reply[1]
@@ -104,7 +110,7 @@ local function interpret(op, reply, commands)
     return reply[2]
   elseif verdict == "failed" and type(reply[2]) == "number"
       and commands[reply[2]] then
-    local why = ("%s: %s"):format(commands[reply[2]][1],
+    local why = ("%s: %s"):format(name_of(commands[reply[2]]),
       naming.printable(tostring(reply[3])))
     if #commands > 1 then
       why = ("%s (command %d of %d; those before it were executed)"):format(why,
@@ -137,8 +143,8 @@ function effects.run(holds, commands, deadline)
   end
   for _, words in ipairs(commands) do
     if #words > MOST_WORDS then
-      return nil, "usage", ("%s has %d words; at most %d"):format(words[1],
-        #words, MOST_WORDS)
+      return nil, "usage", ("%s has %d words; at most %d"):format(
+        name_of(words), #words, MOST_WORDS)
     end
   end
   ---@type any, any, any

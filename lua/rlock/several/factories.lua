@@ -22,9 +22,10 @@ return function(rlock, now)
 
   --- Several locks as one: all or none are held, see multi.lua.
   ---@param locks rlock.lock[] of any kinds and clients
+  ---@param options? nil it has none
   ---@return rlock.multi_lock
-  function rlock.multi_lock(locks)
-    return (require("rlock.several.multi").new(locks))
+  function rlock.multi_lock(locks, options)
+    return (require("rlock.several.multi").new(locks, options))
   end
 
   --- A lock on a majority of independent Redis servers, see quorum.lua.

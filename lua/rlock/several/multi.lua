@@ -55,8 +55,12 @@ local function ordered(locks, level)
 end
 
 ---@param locks rlock.lock[]
+---@param options? nil it has none
 ---@return any
-function multi.new(locks)
+function multi.new(locks, options)
+  if options ~= nil then
+    error("bad options of multi_lock: it has none; give them to its locks", 3)
+  end
   local members, groups, longest, server = {}, {}, 0, nil
   for i, address in ipairs(ordered(locks, 3)) do
     local member, group = address.member, groups[#groups]

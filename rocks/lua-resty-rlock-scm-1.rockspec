@@ -41,6 +41,7 @@ build = {
     ["rlock.counters.semaphore"] = "lua/rlock/counters/semaphore.lua",
     ["rlock.lock.deadlock"] = "lua/rlock/lock/deadlock.lua",
     ["rlock.lock.effect"] = "lua/rlock/lock/effect.lua",
+    ["rlock.lock.gate"] = "lua/rlock/lock/gate.lua",
     ["rlock.lock.grant"] = "lua/rlock/lock/grant.lua",
     ["rlock.lock.handle"] = "lua/rlock/lock/handle.lua",
     ["rlock.lock.heartbeats"] = "lua/rlock/lock/heartbeats.lua",

@@ -22,7 +22,9 @@ local SEVERAL = "in a cluster, behind Sentinels or with replicas, which these "
 return {
   ["lock/lock"] = {
     { "no call here has a deadline; spec/redis/cancel_spec.lua",
-      "lock:take: if 1" },
+      "lock:take: if 2" },
+    { "fewer tasks wait here; spec/check/gate_spec.lua", "lock:take: if 1",
+      "begin: *", "take_at_gate: *" },
     { "the policies here have all operations", "run: if 1" },
     { MALFORMED, "lock:state_for: after if 1" },
     { ZOOKEEPER, "lock:write: *" },

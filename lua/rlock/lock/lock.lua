@@ -24,6 +24,12 @@ local lock = handle:class()
 
 lock.called = "the lock"
 
+--- Requests of a client in flight from which on the gate counts them.
+local FEW = 128
+
+---@type table
+local gate              -- loaded when that many are in flight
+
 ---@param client rlock.client its locks keep it alive
 ---@param policy rlock.loaded_policy
 ---@param name string
@@ -69,7 +75,7 @@ end
 
 local function not_held(self, granted, code, detail)
   metrics.failed(self.record.series, code)
-  granted:recycle()
+  if granted then granted:recycle() end
   if code == "cancelled" then error(detail, 0) end
   return nil, code, detail
 end
@@ -136,11 +142,55 @@ function lock:end_wait(waiter, is_held, code, detail)
   return leave(self, granted, waiter, is_held, code, detail)
 end
 
+-- Goes on after the first request: waits if the lock is busy.
+---@param since number when the wait began, by host.now()
+---@param granted? rlock.grant nil: the request was not sent
+---@param waiter? rlock.waiter if it has joined the waiters
+---@param verdict any ms, code, detail as grant:acquire returns them
+---@return any ... # as `take`
+local function go_on(self, lease, hold, since, wait_deadline, granted, waiter,
+    verdict, ms, code, detail)
+  if verdict == "busy" and wait_deadline > since then
+    ---@cast granted -nil
+    if not waiter then waiter, ms = granted:join(), nil end
+    waiter.lease, waiter.hold = lease, hold
+    granted:recycle()
+    return waiting.start(self, waiter, since, wait_deadline, ms)
+  end
+  if verdict == "busy" then code, detail = "busy", self:busy(ms) end
+  return leave(self, granted, waiter, verdict == "held", code, detail)
+end
+
+-- Sends the first request, as `take`.
+---@return rlock.grant
+---@return rlock.waiter?
+---@return any ... # as grant:acquire
+local function begin(self, its, lease, hold, wait_deadline)
+  local session, waiter = self.session, nil
+  local granted = self.record.grants[its] or grant.new(self, its)
+  if session.wakeup:is_live(granted:channel()) then waiter = granted:join() end
+  return granted, waiter, granted:acquire(wait_deadline, lease, hold,
+    session.host.now(), wait_deadline,
+    waiter and waiting.registration(session, waiter))
+end
+
+-- As `take`, where first requests pass the gate.
+local function take_at_gate(self, its, wait, lease, hold)
+  gate = gate or require "rlock.lock.gate"
+  local since = self.session.host.now()
+  return go_on(self, lease, hold, since, since + wait,
+    gate.pass(self, its, since + wait, begin, self, its, lease, hold,
+      since + wait))
+end
+
 --- Takes one more hold for the calling task, see handle.lua.
 function lock:take(wait, lease, hold)
   local session, waiter = self.session, nil
   local task = session.host.current()         -- an error outside of a task
   local its = self.owner or task
+  if wait > 0 and session.pending >= FEW and self.record.policy.ops.refresh then
+    return take_at_gate(self, its, wait, lease, hold)
+  end
   local granted = self.record.grants[its] or grant.new(self, its)
   if wait < 0 then
     return not_held(self, granted, "timeout", PASSED)
@@ -158,14 +208,8 @@ function lock:take(wait, lease, hold)
     if granted.token then return true, granted.token end
     return true
   end
-  if verdict == "busy" and wait > 0 then
-    if not waiter then waiter, ms = granted:join(), nil end
-    waiter.lease, waiter.hold = lease, hold
-    granted:recycle()
-    return waiting.start(self, waiter, now, wait_deadline, ms)
-  end
-  if verdict == "busy" then code, detail = "busy", self:busy(ms) end
-  return leave(self, granted, waiter, verdict == "held", code, detail)
+  return go_on(self, lease, hold, now, wait_deadline, granted, waiter, verdict,
+    ms, code, detail)
 end
 
 --- The fencing token of this task's hold, if the policy has one.

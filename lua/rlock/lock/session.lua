@@ -59,6 +59,7 @@ local watchdog = require "rlock.lock.watchdog"
 ---@field pending integer requests and background work
 ---@field is_closed boolean
 ---@field work_ended rlock.event | false
+---@field gates table<any, table>
 ---@field closing table<rlock.event, true>
 ---@field closers rlock.event[] | false
 ---@field flights? table of recipes/compute.lua
@@ -127,6 +128,7 @@ function session.new(host, options)
     process = process_of(host),
     pending = 0,                                -- requests and background work
     is_closed = false, work_ended = false,
+    gates = {},                     -- route -> its line, see gate.lua
     closing = {},                   -- set of events, which `close` sets
     closers = {},                   -- events of tasks in `close`; false: done
   }, session)

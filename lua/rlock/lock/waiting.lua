@@ -163,6 +163,12 @@ function waiting.request_deadline(session, now, wait_deadline)
   return wait_deadline > now and wait_deadline or now + session.timeout
 end
 
+--- The detail of a timeout.
+---@param call table see above
+function waiting.late(call)
+  return call.late or call:show() .. ": not free in time"
+end
+
 -- the loop -------------------------------------------------------------------
 
 ---@type function
@@ -174,8 +180,7 @@ local function retry(waiter, woken, code, detail)
   if woken == nil then return call:end_wait(waiter, false, code, detail) end
   local now = call.session.host.now()
   if now >= waiter.wait_deadline then
-    return call:end_wait(waiter, false, "timeout",
-      call.late or call:show() .. ": not free in time")
+    return call:end_wait(waiter, false, "timeout", waiting.late(call))
   end
   local verdict, ms
   verdict, ms, code, detail = call:retry(waiter,

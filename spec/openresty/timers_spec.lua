@@ -112,6 +112,52 @@ describe("The timer of a worker", function()
     assert.matches("nginx has ended the timer", detail)
   end)
 
+  -- The number of idle threads is then two at least.
+  local function leave_two_idle()
+    local function work() host.whole(function() ngx.sleep(0.01) end) end
+    local first, second = ngx.thread.spawn(work), ngx.thread.spawn(work)
+    assert(ngx.thread.wait(first))
+    assert(ngx.thread.wait(second))
+  end
+
+  it("leaves to its successor what an idle thread has not begun", function()
+    leave_two_idle()
+    local timer, its, over = current(), nil, host.event()
+    host.daemon(function() ngx.exit(ngx.ERROR) end)
+    local task = host.daemon(function()
+      its = tasks.worker_timer()
+      over:set()
+    end)
+    assert.is_true(over:wait(SECONDS))
+    assert.not_equal(timer, its)
+    eventually(function() return tasks.is_over(task) end, SECONDS)
+  end)
+
+  it("leaves to its successor a call that it has not begun", function()
+    leave_two_idle()
+    host.daemon(function() ngx.exit(ngx.ERROR) end)
+    assert.equal("done", host.whole(function() return "done" end))
+  end)
+
+  it("is replaced, and renews what an idle thread was to renew", function()
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    leave_two_idle()
+    local daemon, has_ended = host.daemon, false
+    function host.daemon(...)
+      host.daemon, has_ended = daemon, true
+      assert(daemon(...))
+      ngx.exit(ngx.ERROR)
+    end
+    finally(function() host.daemon = daemon end)
+    eventually(function() return has_ended end, SECONDS)
+    local ends = host.now() + 3                   -- leases
+    eventually(function() return host.now() > ends end, SECONDS)
+    assert.equal("1", server:cli("EXISTS", "kept"))
+    assert.equal("held", lock:state())
+    assert.is_true(lock:unlock())
+  end)
+
   -- Lets time pass without a call of rlock.
   local function pass(seconds)
     local ends = host.now() + seconds

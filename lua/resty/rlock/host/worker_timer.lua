@@ -258,12 +258,15 @@ local function mourn_job(job)
   if job.is_service then down[#down + 1] = job end
 end
 
--- Handles dead timers: their jobs, and the sockets that only they could use.
+-- Handles dead timers: their jobs, and the sockets that only they could use. A
+-- job that an idle thread was given, but had not begun, is for their successor.
 local function mourn()
   for self in pairs(timers) do
     if tasks.is_over(self) then
       timers[self] = nil
-      for _, job in pairs(self.threads) do mourn_job(job) end
+      for _, job in pairs(self.threads) do
+        if job.timer then mourn_job(job) else enqueue(job) end
+      end
       for keeper, kept in pairs(self.kept) do keeper:forget(kept) end
       for slot, keeper in pairs(self.sending) do keeper:abandon(slot) end
     end

@@ -2,8 +2,10 @@
 --- and ends when told to.
 
 local eventually = require "spec.tools.eventually"
+local host = require "resty.rlock.host"
 local nginx = require "spec.tools.nginx"
 local redis = require "spec.tools.redis"
+local rlock = require "resty.rlock"
 
 local SECONDS = 30
 local MANY = 100
@@ -202,5 +204,65 @@ describe("A log callback that ends the worker's timer", function()
     web:get "/over?name=kept"
     _, status, state = ngx.thread.wait(kept)
     assert.same({ 200, "held" }, { status, state })
+  end)
+end)
+
+describe("A watchdog whose log callback ends the worker's timer", function()
+  local server, client, is_bad
+  local LOCKS, ROUNDS = 3, 5             -- more rounds than batches in flight
+
+  before_each(function()
+    server, is_bad = redis.start(), true
+    client = assert(rlock.open { url = server.url, watchdog = 2,
+      log = function(level)
+        if is_bad and level == "warn" then ngx.exit(ngx.ERROR) end
+      end })
+  end)
+
+  after_each(function()
+    client:close()
+    server:stop()
+  end)
+
+  -- Is a lock renewed from now on?
+  local function is_renewed(lock)
+    local ends = host.now() + 3                    -- more than a lease
+    eventually(function() return host.now() > ends end, SECONDS)
+    return lock:state() == "held" and server:cli("EXISTS", "kept") == "1"
+  end
+
+  it("loses no batch of renewals", function()
+    for round = 1, ROUNDS do
+      local told, names = 0, {}
+      for i = 1, LOCKS do
+        names[i] = ("lost:%d:%d"):format(round, i)
+        local lock = client:lock(names[i])
+        assert(lock:lock())
+        lock:on_lost(function() told = told + 1 end)
+      end
+      server:cli("DEL", unpack(names))
+      eventually(function() return told == LOCKS end, SECONDS,
+        "the functions for on_lost in round " .. round)
+    end
+    is_bad = false
+    local lock = client:lock "kept"
+    assert(lock:lock())
+    assert.is_true(is_renewed(lock))
+  end)
+
+  it("loses no batch that nginx refuses", function()
+    local lock, daemon = client:lock "kept", host.daemon
+    assert(lock:lock())
+    finally(function() host.daemon = daemon end)
+    for _ = 1, ROUNDS do
+      function host.daemon()
+        host.daemon = daemon
+        return nil, "refused", "no timer"
+      end
+      eventually(function() return lock:state() == "at_risk" end, SECONDS)
+      eventually(function() return lock:state() == "held" end, SECONDS)
+    end
+    is_bad = false
+    assert.is_true(is_renewed(lock))
   end)
 end)

@@ -77,7 +77,7 @@ return {
       "report_losses: *", "run: else 1" },
     { END, "watchdog:retire: *" },
     { NGINX, "recover: *" },
-    { REFUSED, "send_part: if 1", "send_part: function 2" },
+    { REFUSED, "crash: *" },
     { SEVERAL, "take: elseif 2" },
     { RARE, "take: else 1", "watchdog:observe: elseif 1",
       "watchdog:ground: after if 1" },
@@ -135,7 +135,7 @@ return {
       .. "spec/check/deadlock_spec.lua", "Target:announce: *" },
   },
   ["redis/batch"] = {
-    { REFUSED, "batch:fail: *", "send_alone: *", "abort: *" },
+    { REFUSED, "send_alone: *", "abort: *" },
     { SEVERAL, "handle_failure: if 2" },
     { "the server refuses a script: spec/check/watchdog_spec.lua",
       "prepare: if 1" },

@@ -201,13 +201,18 @@ local function tell_risk(self, grant, why, now)
     why), { reason = why, valid_for = left })
 end
 
+-- Notes a failure.
+local function put_at_risk(grant, why)
+  grant.state = "at_risk"
+  grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
+  grant.is_unsure = true          -- the renewal may have been executed
+end
+
 -- When a hold expires, the last failure may only be that no time was left for a
 -- request. So this reports an earlier failure.
 local function not_renewed(self, grant, why, now)
   local was_held, earlier = grant.state == "held", grant.lost_because
-  grant.state = "at_risk"
-  grant.lost_because = "not renewed in time: " .. why   -- used if it is lost
-  grant.is_unsure = true          -- the renewal may have been executed
+  put_at_risk(grant, why)
   if now >= grant.valid_until then
     self:lose(grant, not was_held and earlier or grant.lost_because)
   else
@@ -346,6 +351,23 @@ local function land(self, batch)
   if self.change then self.change:set() end
 end
 
+-- Retries the grants of a batch that have no outcome: its task was refused, has
+-- died or raised an error. Reports that at the end: in nginx an ngx.exit in a
+-- `log` callback ends this task as well.
+local function crash(self, batch, why)
+  local now, risks = self.host.now(), {}
+  land(self, batch)
+  for _, grant in ipairs(batch) do
+    if grant[1] == batch then
+      self:remove(grant)
+      if grant.state == "held" then risks[#risks + 1] = grant end
+      put_at_risk(grant, why)
+      retry_at(self, grant, now)
+    end
+  end
+  for _, grant in ipairs(risks) do tell_risk(self, grant, why, now) end
+end
+
 local function renew(batch)
   batch:send()
   if batch.round_trip then
@@ -358,17 +380,11 @@ local function send_part(self, batch)
   self.batches = self.batches + 1
   self.batches_of[batch.route] = flying + 1
   local host = self.host
-  local task, code, detail = host.daemon(function()
-    host.guard(function()
-      batch:fail("closed", RAISED)
-      land(self, batch)
-    end, nil, renew, batch)
+  local task, _, detail = host.daemon(function()
+    host.guard(function() crash(self, batch, RAISED) end, nil, renew, batch)
     land(self, batch)
   end)
-  if not task then
-    batch:fail(code, detail)
-    land(self, batch)
-  end
+  if not task then crash(self, batch, tostring(detail)) end
 end
 
 -- Makes a list of grants in flight a batch for a route.

@@ -223,11 +223,6 @@ function batch:send()
   if pass(self, false, false) then pass(self, false, true) end
 end
 
---- Reports the failure of all items that have no outcome yet.
----@param code string
----@param detail string
-function batch:fail(code, detail) fail_all(self, self, code, detail) end
-
 --- Makes a table with these fields, and perhaps items, a batch.
 ---@param fields table see above
 function batch.new(fields) return setmetatable(fields, batch) end

@@ -27,10 +27,20 @@ local function each(self, now, fn)
   end
 end
 
+-- Reports the failure of all items that have no outcome yet.
+local function fail(self, detail)
+  for i = 1, #self do
+    local item = self[i]
+    if item and self.sender.is_in(self, item) then
+      self.sender.failed(item, detail, false)
+    end
+  end
+end
+
 local function renew(self, now, deadline)
   local server, sender = self.server, self.sender
   local ok, _, detail, sent = server:sync(deadline)
-  if not ok then return self:fail(nil, tostring(detail)) end
+  if not ok then return fail(self, tostring(detail)) end
   self.round_trip = server.host.now() - sent
   each(self, now, function(item, lease)
     sender.answered(item, tonumber(lease), item.lock.record.target:renew(
@@ -72,16 +82,6 @@ function batch:send()
   local deadline = self.sender.deadline(self, now)
   local send = self.name == "renew" and renew or release
   send(self, now, deadline)
-end
-
---- Reports the failure of all items that have no outcome yet.
-function batch:fail(_, detail)
-  for i = 1, #self do
-    local item = self[i]
-    if item and self.sender.is_in(self, item) then
-      self.sender.failed(item, detail, false)
-    end
-  end
 end
 
 return batch

@@ -40,6 +40,33 @@ describe("In nginx", function()
     return rlock.red_lock(clients, "red", { node_timeout = 2 })
   end
 
+  for kind, make in pairs {
+    multi = function(a, b, c)
+      return rlock.multi_lock { a:lock "lost", b:lock "lost", c:lock "kept" }
+    end,
+    red = function(...) return rlock.red_lock({ ... }, "lost") end,
+  } do
+    it("a log callback that ends its timer does not silence on_lost: " .. kind,
+      function()
+        local its = {}
+        for i = 1, 3 do
+          its[i] = assert(rlock.open { url = servers[i].url, watchdog = 2,
+            log = function(_, event, fields)
+              if event == "lost" and fields.kind:find(kind) then
+                ngx.exit(ngx.ERROR)
+              end
+            end })
+        end
+        local lock, told = make(unpack(its)), false
+        assert.is_true(lock:lock { wait = SECONDS })
+        lock:on_lost(function() told = true end)
+        for i = 1, 2 do servers[i]:cli("DEL", "lost") end
+        eventually(function() return told end, SECONDS, "on_lost")
+        eventually(function() return count("lost") == 0 end, 1, "no red lock")
+        for i = 1, 3 do its[i]:close() end
+      end)
+  end
+
   it("a multi-lock is held on all its servers, or on none", function()
     local multi = rlock.multi_lock {
       clients[1]:lock("m"), clients[2]:lock("m"), clients[3]:fair_lock("m"),

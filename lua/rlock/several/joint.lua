@@ -321,7 +321,8 @@ function Hold:effect(commands)
   return self.joint.effect(grants, commands)
 end
 
---- Declares a hold lost, once, and runs its on_lost callbacks.
+--- Declares a hold lost, once, and runs its on_lost callbacks. Reports it at
+--- the end: in nginx an ngx.exit in a `log` callback ends this task.
 ---@param hold table
 ---@param reason string for messages
 function joint.lose(hold, reason)
@@ -330,12 +331,12 @@ function joint.lose(hold, reason)
   hold.lost_because = reason
   self.series.lost = self.series.lost + 1
   metrics.observe(self.series.hold, self.host.now() - hold.since)
-  self:report("warn", "lost", ("lost %s: %s"):format(self:show(), reason),
-    { reason = reason, held = self.host.now() - hold.since })
   for _, callback in ipairs(hold.on_lost or {}) do
     self.host.spawn(callback.fn, callback.object, reason)
   end
   hold.on_lost = nil
+  self:report("warn", "lost", ("lost %s: %s"):format(self:show(), reason),
+    { reason = reason, held = self.host.now() - hold.since })
 end
 
 --- As that of a grant.

@@ -268,10 +268,10 @@ function quorum:lost_part(part, reason)
   local hold = part.round.hold
   if hold.is_over or hold.lost_because then return end
   if self:valid_of(hold) > 0 then return self:heal(hold) end
+  drop(hold)
   joint.lose(hold, ("no majority of %d servers has it now; the last to "
     .. "lose it was %s: %s"):format(#self.members,
     part.lock.record.target:where(), reason))
-  drop(hold)
 end
 
 function quorum:watch(hold)

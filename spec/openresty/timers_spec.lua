@@ -586,3 +586,68 @@ describe("A worker that may have one pending timer", function()
       ask_worker(1, SINGLE:format(SECONDS), "/single"))
   end)
 end)
+
+-- Loses locks, one after another. The first function for on_lost uses a lock in
+-- a light thread and in a coroutine, the second one ends its timer.
+local LOST = [[ location = /lost { content_by_lua_block {
+  local ends, called, other = ngx.now() + %d, 0, locks:lock "other"
+  local function lock_once() return other:lock() and other:unlock() end
+  local function use_lock()
+    local _, ok = ngx.thread.wait(ngx.thread.spawn(lock_once))
+    assert(ok and coroutine.wrap(lock_once)())
+  end
+  for i = 1, 3 do
+    local lock = locks:lock("lost" .. i)
+    assert(lock:lock())
+    lock:on_lost(function()
+      if i == 1 then use_lock() end
+      called = i
+      if i == 2 then ngx.exit(ngx.ERROR) end
+    end)
+    assert(lock:break_lock())
+    repeat ngx.sleep(0.02) until lock:state() == "lost"
+    if not ngx.var.arg_wait then return end
+    while called < i and ngx.now() < ends do ngx.sleep(0.02) end
+  end
+  ngx.say(called, ", ", lock_once())
+} } ]]
+
+for what, http in pairs {
+  ["that may run one timer"] = "lua_max_running_timers 1;",
+  ["in which others use all timers but one"] = [[ lua_max_running_timers 2;
+    init_worker_by_lua_block {
+      ngx.timer.at(0, function()
+        repeat ngx.sleep(0.1) until ngx.worker.exiting()
+      end)
+    } ]],
+} do
+  describe("A worker " .. what, function()
+    local server, web
+
+    before_each(function()
+      server = redis.start()
+      web = nginx.start {
+        http = ("init_by_lua_block { url = %q } "):format(server.url) .. http,
+        locations = ([[ rewrite_by_lua_block {
+          locks = locks or assert(require("resty.rlock").open {
+            url = url, watchdog = 2 })
+        } ]]) .. LOST:format(SECONDS),
+      }
+    end)
+
+    after_each(function()
+      web:stop()
+      server:stop()
+    end)
+
+    it("runs on_lost functions", function()
+      assert.equal("3, true\n", (select(2, web:get "/lost?wait=1")))
+    end)
+
+    it("ends, although an on_lost function has not run", function()
+      assert.equal(200, (web:get "/lost"))
+      web:signal "QUIT"
+      eventually(function() return #web:workers() == 0 end, SECONDS)
+    end)
+  end)
+end

@@ -1,22 +1,28 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
 --- ngx.exit in one light thread ends the whole timer; in the worker timer
---- (worker_timer.lua) it would end all jobs.
+--- (worker_timer.lua) it would end all jobs. Only a callback that has waited in
+--- vain for a timer runs there: each must run at last, and while it waits, the
+--- worker cannot end.
 
+local now = require("resty.rlock.host.clock").now
 local worker_timer = require "resty.rlock.host.worker_timer"
 local tasks = require "resty.rlock.host.tasks"
 
 local callbacks = {}
 
+local max = math.max
+
 local MOST = 32          -- timers at a time: other code needs timers as well
-local LATE = 1           -- seconds after which a late timer is retried
+local LATE = 1           -- seconds after which a callback has waited in vain
+local SOON = 0.01        -- the same for those behind it
 
 local queue, first, last = {}, 1, 0
 local change = tasks.event()           -- a callback has begun, or ended
 local callers = {}                     -- the tasks that run a callback
 local is_served                        -- whether `serve` runs
 local is_refused                       -- whether nginx refused the last timer
+local patience           -- LATE or SOON
 
--- Runs in a timer. If that starts late, another may have taken the callback.
 local function call_next()
   local call = queue[first]
   if not call then return end
@@ -30,6 +36,12 @@ local function call_next()
   change:set()
 end
 
+-- Runs in a timer. If that starts late, another may have taken the callback.
+local function begin()
+  patience = LATE
+  call_next()
+end
+
 local function count_callers()
   local n = 0
   for task in pairs(callers) do
@@ -38,13 +50,26 @@ local function count_callers()
   return n
 end
 
--- Runs in the worker timer.
+-- Runs in the worker timer. nginx may drop a timer when it is due, without
+-- notice (lua_max_running_timers).
 local function serve()
+  local call, latest = nil, now()
+  patience = LATE
   while queue[first] do
-    if count_callers() < MOST then
-      is_refused = not ngx.timer.at(0, call_next)
+    if count_callers() >= MOST then
+      change:block(LATE)
+    else
+      if queue[first] ~= call then
+        call, latest = queue[first], now() + patience
+      end
+      is_refused = not ngx.timer.at(0, begin)
+      change:block(max(latest - now(), 0))
+      if queue[first] == call and now() >= latest then
+        patience = SOON
+        worker_timer.start(call_next)
+        change:block(LATE)
+      end
     end
-    change:block(LATE)
   end
   is_served = nil
 end

@@ -152,13 +152,29 @@ local function task_of(context)
   return task
 end
 
+local strays = setmetatable({}, weak)
+
+-- The task of a light thread that was started in the worker timer by a user
+-- callback (callbacks.lua).
+local function stray_of(timer, thread)
+  local task = strays[thread]
+  if not task then
+    task = { number = timer.number, context = timer.context }
+    strays[thread] = task
+  end
+  return task
+end
+
 --- The current task. Notes whether several of its light threads use rlock.
 ---@return table # task
 ---@return table? # the worker timer, if this is one of its threads
 function tasks.current()
   local context = ngx.ctx
   local task, thread = rawget(context, KEY), running()
-  if task and task.threads then return task.threads[thread].task, task end
+  if task and task.threads then
+    local job = task.threads[thread]
+    return job and job.task or stray_of(task, thread), task
+  end
   -- A subrequest may have another's ngx.ctx.
   if not task or task.request ~= get_request() then task = task_of(context) end
   if task.thread ~= thread then

@@ -307,6 +307,24 @@ describe("A client in nginx", function()
     eventually(function() return listeners() == "1" end)
     between:stop()
   end)
+
+  it("closes a subscriber whose messages raise an error", function()
+    server = redis.start()
+    local wakeup = open(server.url).session.wakeup
+    local function subscriber()
+      return server:cli("CLIENT", "LIST"):match "id=(%d+) [^\n]* sub=1"
+    end
+    local waiter = wakeup:join("channel", function() error "on purpose" end)
+    local first = eventually(subscriber, SECONDS, "a subscriber")
+    collectgarbage "stop"                          -- it closes sockets, too
+    finally(function() collectgarbage "restart" end)
+    server:cli("PUBLISH", "channel", "0")
+    eventually(function()
+      local id = subscriber()
+      return id and id ~= first
+    end, SECONDS, "another one instead")
+    wakeup:leave(waiter)
+  end)
 end)
 
 describe("the error log of nginx", function()

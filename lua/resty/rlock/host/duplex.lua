@@ -75,15 +75,16 @@ local function listen(self, options)
   if not self.socket then return end
   self.socket:settimeouts(READ, options.timeout, READ)
   local writer = ngx.thread.spawn(write, self)
-  local why = self:read()
+  local ok, why = pcall(self.read, self)
   self.is_over = true
   self.change:set()
   ngx.thread.wait(writer)
   self.socket:close()
-  lose(self, options, why)
+  lose(self, options, ok and why or tostring(why))
+  if not ok then error(why, 0) end
 end
 
--- Called if the reader thread is killed or raises an error.
+-- Called if the reader thread dies with its timer, or raises an error.
 local function fail(what)
   local self = what.self
   self.is_over = true

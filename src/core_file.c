@@ -111,8 +111,8 @@ static int core_isatty(lua_State *L)
     return 1;
 }
 
-/* core.keep(fd) -> true, if the process has inherited it, which may be asked
-   once; keeps it from child processes. Those of libuv have FD_CLOEXEC. */
+/* core.keep(fd) -> true if the process has inherited it. Ask only once: it sets
+   FD_CLOEXEC, so that no child inherits fd. Those of libuv already have it. */
 static int core_keep(lua_State *L)
 {
     int fd = (int)luaL_checkinteger(L, 1);

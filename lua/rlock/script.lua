@@ -7,7 +7,7 @@
 ---   parser           functions and names in a Lua text, by its lexer's tokens
 ---   scope            which variable a name means
 ---   source           a function's position in its text
----   constants        what % before infinity shows of constant expressions
+---   constants        what % by infinity shows of constant expressions
 ---   sandbox          the globals inside Redis
 ---   differences      how Lua 5.1 differs
 ---   compiler, placement, emit   what is shipped, where, and as what text

@@ -157,7 +157,7 @@ describe("a failure that another program has stored", function()
       wait_for(self, client, "2 abcd failed \27[2Jboo\7"))
   end)
 
-  on_stage("with an unknown code is none", function(self, client)
+  on_stage("with an unknown code is ignored", function(self, client)
     assert.same({ "v", "computed" },
       wait_for(self, client, "2 abcd nonsense boo"))
     for _, state in ipairs { "2", "2 abcd", "9 abcd nonsense ", "\27" } do

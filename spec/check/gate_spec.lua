@@ -236,21 +236,21 @@ describe("a task at the gate", function()
   end)
 end)
 
-describe("no gate", function()
-  on_stage("delays requests for locks without a queue on the server", function(
-      self, client)
-    count_requests(function(n)
-      assert.is_true(client:lock("lock"):lock())
-      delay(self, 1)
-      for _ = 1, MANY do
-        self.spawn(function() client:lock("lock"):lock() end)
-      end
-      self.sleep(0.5)
-      assert.equal(MANY, n.flying)
+describe("the gate", function()
+  on_stage("does not delay requests for locks without a queue on the server",
+    function(self, client)
+      count_requests(function(n)
+        assert.is_true(client:lock("lock"):lock())
+        delay(self, 1)
+        for _ = 1, MANY do
+          self.spawn(function() client:lock("lock"):lock() end)
+        end
+        self.sleep(0.5)
+        assert.equal(MANY, n.flying)
+      end)
     end)
-  end)
 
-  on_stage("delays a try", function(self, client)
+  on_stage("does not delay a try", function(self, client)
     count_requests(function(n)
       assert.is_true(kinds.fair(client):lock())
       delay(self, 1)

@@ -475,7 +475,7 @@ describe("rlockctl check", function()
     end)
   end
 
-  it("refuses steps that a barrier has not", function()
+  it("refuses steps that a barrier does not have", function()
     local result = check("barrier", "--trace", write { "jump -1s" })
     assert.same({ 206, "" }, { result.status, result.out })
     assert.matches(": jump %-1s: a barrier has no jump: say ", result.err)

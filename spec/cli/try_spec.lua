@@ -60,7 +60,7 @@ keys
       .. "\nA acquire\n  held", result.out)
   end)
 
-  it("refuses what a barrier has not, and goes on", function()
+  it("refuses steps that a barrier does not have, and goes on", function()
     for _, step in ipairs { "evict lock", "expire x", "jump -1s", "break" } do
       local result = try(step .. "\nA enter\n", "barrier")
       assert.same({ 1, "" }, { result.status, result.err })

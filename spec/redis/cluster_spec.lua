@@ -589,9 +589,9 @@ describe("rlockctl in a cluster", function()
     end
     cluster.nodes[3]:pause()
     local failure = "127.0.0.1:" .. cluster.nodes[3].port .. ": no "
-    for command, prefix in pairs { ls = "locks are missing: ",
-        ["top --once"] = "locks are missing: ",
-        deadlocks = "there may be more: " } do
+    for command, prefix in pairs { ls = "incomplete list: ",
+        ["top --once"] = "incomplete list: ",
+        deadlocks = "incomplete search: " } do
       local text, ok = shell.run(shell.words { rlockctl, "--url", cluster.url }
         .. " " .. command)
       assert.is_false(ok)

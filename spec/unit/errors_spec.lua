@@ -211,7 +211,7 @@ describe("errors.of_handshake", function()
   it("does not suggest it for TLS, a path or another reason", function()
     local said = "closed (in reply to HELLO)"
     assert.equal(said .. "; the server may require a client certificate: tls "
-      .. "= { cert = ..., key = ... }, in rlockctl --cert and --key",
+      .. "= { cert = ..., key = ... } (rlockctl: --cert and --key)",
       errors.of_handshake({ host = "db", port = 6379, tls = {} }, { "HELLO" },
         "closed", "closed"))
     assert.equal(said, errors.of_handshake({ host = "db", port = 6379,

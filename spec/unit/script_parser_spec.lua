@@ -195,7 +195,7 @@ describe("the parser", function()
       "local h = 1 / 0 local h = -h for i = 1, 2 do a = i % h end",
       "local a = 1e300 local b = a * a local c = b - b return 5 % c",
     } do
-      assert.equal("2: the same result of % before infinity or NaN",
+      assert.equal("2: the same result for % by infinity or NaN",
         in_function(body), body)
     end
   end)

@@ -578,8 +578,8 @@ describe("what cannot be shipped", function()
         .. " 5.1; compare instead" },
     { "% what is not finite", "return function()", "  local h = 2^1024",
       "  return 5 % h", "end",
-      "p.lua:3: acquire: Redis' Lua 5.1 does not have the same result of %"
-        .. " before infinity or NaN" },
+      "p.lua:3: acquire: Redis' Lua 5.1 does not have the same result for %"
+        .. " by infinity or NaN" },
     { "% a number that is infinite", "return function() return 5 % -1e309 end",
       "p.lua:1: acquire: Redis' Lua 5.1 does not have the same result of %"
         .. " beside the number 1e309" },

@@ -3,9 +3,9 @@
 --- requests of a connection in order. If a client sent thousands at once, the
 --- last ones would get no reply within `timeout` and be sent again, for ever.
 --- Meanwhile, holds would not be renewed, and waiters would count as dead
---- before their first heartbeat. So at most MOST are in flight on one route.
---- The others wait here, in order of arrival. Retries of waiters, releases and
---- renewals do not pass the gate.
+--- before their first heartbeat. So, once FEW requests are pending (lock.lua),
+--- at most MOST more are in flight on one route. The others wait here, in order
+--- of arrival. Retries of waiters, releases and renewals bypass the gate.
 ---
 --- Not used while few requests of the session are pending: those that wait here
 --- are pending, so no first request overtakes them.
@@ -15,8 +15,8 @@ local waiting = require "rlock.lock.waiting"
 
 local gate = {}
 
---- First requests in flight on one route. If each takes 0.3 ms, as on a busy
---- machine, they delay others by 40 ms.
+--- First requests in flight on one route, beyond FEW. If each takes 0.3 ms, as
+--- on a busy machine, all of them delay others by 77 ms.
 local MOST = 128
 
 -- The line of a route has the number of its requests in flight, `flying`, and

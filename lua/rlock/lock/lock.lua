@@ -24,7 +24,7 @@ local lock = handle:class()
 
 lock.called = "the lock"
 
---- Requests of a client in flight from which on the gate counts them.
+--- With this many requests of a client pending, first requests use the gate.
 local FEW = 128
 
 ---@type table

@@ -331,7 +331,7 @@ function session:wind_down()
   self.server:rest()
 end
 
---- Lets what was abandoned outlive the client: only its lease ends it.
+--- Lets abandoned locks outlive the client: only their leases end them.
 function session:outlive()
   ---@type any
   local server = self.server

@@ -203,7 +203,7 @@ end
 -- A server that requires a certificate reports it by an alert, or a reset, only
 -- after the client's part of the handshake.
 local NO_CERT = "; the server may require a client certificate: tls = { cert = "
-  .. "..., key = ... }, in rlockctl --cert and --key"
+  .. "..., key = ... } (rlockctl: --cert and --key)"
 
 -- For redis://word@host, whose word may be a password.
 local LONE_USER = "; the URL names a user but no password: for a password "

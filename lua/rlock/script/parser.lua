@@ -461,7 +461,7 @@ end
 function Parser:check_moduli()
   local constants = require "rlock.script.constants"    -- on first use
   for _, token in ipairs(constants.endless(self.tokens, self.file.uses)) do
-    self:newer(token, "the same result of % before infinity or NaN")
+    self:newer(token, "the same result for % by infinity or NaN")
   end
 end
 

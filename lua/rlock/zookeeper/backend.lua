@@ -302,7 +302,7 @@ end
 --- background work.
 function backend:rest() self.connection:rest(end_of(self)) end
 
---- Leaves the end of the session to its time-out, also after `close`.
+--- Lets only the timeout end the session, even after `close`.
 function backend:outlive() self.connection:outlive() end
 
 --- Ends the session, which frees all its nodes.

@@ -187,7 +187,7 @@ end
 --- The stat of a node: `created`, the id of the transaction that made it; its
 --- `version`; its `owner`, a session; the `size` of its data; its number of
 --- `children`; `changed`, the id of the transaction that last made or deleted
---- one, or of its own.
+--- a child, or that made the node.
 function Reader:stat()
   local stat = { created = self:id() }
   take(self, 24)                    -- when it was changed, and both times

@@ -564,7 +564,7 @@ local function finish_session(self, deadline, why)
   self:leave(why)
 end
 
---- Keeps the present session, and its nodes, from an end before its time-out.
+--- Lets only its timeout end the current session, and so free its nodes.
 function connection:outlive() self.session.outlives = true end
 
 --- Ends the session until the next call of `connect`. This frees its nodes.

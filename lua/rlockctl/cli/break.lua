@@ -25,8 +25,8 @@ of a read/write lock. `rlockctl status` shows the ids of holders.
   --force      do not ask
 
 Permits, and a semaphore on ZooKeeper, are freed one at a time, with --holder.
-In Redis, semaphores and latches have no holders, so they cannot be broken. What
-may belong to another program is broken only with --policy, which is as for
+In Redis, semaphores and latches have no holders, so they cannot be broken. A
+key that may belong to another program is broken only with --policy, as in
 `rlockctl status`.
 
 Exit status: 0 it was broken, 3 it is free, 1 it was not broken.

@@ -54,7 +54,7 @@ lua/rlock/policy/README.md.
   --json          print one object
 
 Exit status: 0 no fault, 1 a fault or a server that does not agree, 3
-incomplete; with --on, also 202 and 208, as in `rlockctl help`.
+incomplete; with --on, also 202, 206 and 208, as in `rlockctl help`.
 ]]
 
 ---@type table<string, any>

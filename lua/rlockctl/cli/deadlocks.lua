@@ -36,8 +36,8 @@ deadlocks.options = { ["--json"] = { "json" } }
 
 -- finding them ----------------------------------------------------------------
 
---- The waits that clients announce at their servers. Adds a master of a cluster
---- that fails to `gap`, as its `code` and `detail`.
+--- The waits that clients announce at their servers. If a master of a cluster
+--- fails, `gap` gets its `code` and `detail`.
 ---@return any # a list
 ---@return rlock.failure? code, string? detail
 local function waits_of(clients, gap)
@@ -177,7 +177,7 @@ function deadlocks.run(cli, operands, chosen)
   end
   local status = 0
   if code then
-    status = cli.fault(code, "deadlocks: there may be more: " .. detail)
+    status = cli.fault(code, "deadlocks: incomplete search: " .. detail)
   elseif not cycles[1] and not chosen.json and host.is_terminal(1) then
     print "no deadlocks"
   end

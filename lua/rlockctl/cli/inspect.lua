@@ -226,8 +226,8 @@ local DOUBT = "no owner has an id of rlock or Redisson, so it may belong to "
   .. "another program"
 
 -- The state of what looks like a lock, or unknown if other programs have such
--- keys, too. A hash has the id of a client; or an expiry, and a single owner
--- with any name, or a mode: then there is a `doubt`.
+-- keys, too. A hash with the id of a client is a lock. One that expires and has
+-- a single owner, or a mode, may be a lock: then there is a `doubt`.
 local function judged(state)
   local kind, first = state.kind, state.holders[1]
   if kind == "simple" then

@@ -122,7 +122,7 @@ function ls.run(cli, operands, chosen)
   end
   local failed = known and known.failed
   if failed then
-    return cli.fault(failed.code, "ls: locks are missing: " .. failed.detail)
+    return cli.fault(failed.code, "ls: incomplete list: " .. failed.detail)
   end
   return 0
 end

@@ -43,8 +43,8 @@ end
 
 -- requests --------------------------------------------------------------------
 
--- The class of errors of requests that fail or have a malformed reply. Those
--- with a code tell nothing of how the server executes a policy: there is no
+-- The class of errors of requests that fail or have a malformed reply. A Fault
+-- with a code says nothing about how the server executes a policy: there is no
 -- connection, a login or a permission is refused, or it is loading its data.
 local Fault = {}
 

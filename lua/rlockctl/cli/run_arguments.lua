@@ -34,7 +34,7 @@ Several locks are acquired together: all or none.
                          election: layout=latch; may be repeated
   --limit N [--permits K]   a semaphore of N permits; take K of them (1)
   --ttl DUR              the lease, renewed every third of it (30s)
-  --hold-at-most DUR     stop the command if it takes longer: SIGTERM after DUR,
+  --hold-at-most DUR     stop the command if it takes longer: after DUR, SIGTERM
                          or the signal of --on-lost; SIGKILL --kill-after
                          later; status 207. With --on-lost=kill, SIGKILL after
                          DUR

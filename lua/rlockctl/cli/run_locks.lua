@@ -36,7 +36,7 @@ end
 local function own_pair(client, chosen, name)
   local pair = require(chosen.policy)
   if type(pair) ~= "table" or not (pair.read and pair.write) then
-    error(("%s is no pair: it has no read and write"):format(chosen.policy), 0)
+    error(("%s is no pair: it needs read and write"):format(chosen.policy), 0)
   end
   return own_lock(client, chosen, name, pair.read),
     own_lock(client, chosen, name, pair.write)

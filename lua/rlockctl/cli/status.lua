@@ -21,9 +21,9 @@ latch. Each member of a multi-lock or red lock is shown as a lock by itself.
 A key that may belong to another program is "unknown": a whole number without
 waiters and without a request of rlock in the last ten minutes; and a string
 that expires, unless it is an id of rlock, or a token like those of redis-py,
-redsync and node-redlock. A hash of an owner with another name, as by the option
-`owner` of rlock, is shown with a warning, and `rlockctl break` refuses it.
---policy says that it is a lock, such as `--policy simple`.
+redsync and node-redlock. A hash whose owner is no id of rlock or Redisson, as
+with the option `owner`, is shown with a warning; `rlockctl break` refuses it.
+`--policy KIND`, such as `--policy simple`, says that it is a lock.
 
 On ZooKeeper, the names of the nodes below NAME tell the kind: locks, fair and
 fenced locks look the same ("reentrant"), and a semaphore of Curator's without a
@@ -36,9 +36,8 @@ not make are shown by their address.
   --server         replaced by `rlockctl doctor`
 
 Exit status: 0 held, 3 free, 4 unknown. A semaphore or permits are free while
-some are available, a latch when it is open. A number in Redis that may be both
-is unknown: with --policy, it is a semaphore, which is free, or a latch, which
-is held.
+some are available, a latch when it is open. A number in Redis that may be
+either is unknown: with --policy semaphore it is free, with --policy latch held.
 ]]
 
 status.options = {

@@ -23,7 +23,7 @@ Shows each reply, the client's belief, and the keys. POLICY is as for
 
 "acquire A" is the same as "A acquire". "A acquire read" is for a pair of a read
 and a write lock. For a semaphore, say "A acquire 2", "A drain" and so on; for a
-barrier, which has no break, evict and jump, "A enter" and "A leave". The
+barrier, which has no break, evict or jump, "A enter" and "A leave". The
 options --option, --clients, --ops, --ticks, --tick, --leases, --faults and
 --no-symmetry are as for `rlockctl check`.
 

@@ -181,7 +181,7 @@ function Sampler:turn(shown, seconds)
   if not ok then return nil, code, detail end
   local failed = self.known.failed
   if not failed then return true end
-  return true, failed.code, "locks are missing: " .. failed.detail
+  return true, failed.code, "incomplete list: " .. failed.detail
 end
 
 --- Is a lock held or waited for, or was it recently?

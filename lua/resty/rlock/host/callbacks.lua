@@ -1,8 +1,8 @@
 --- Runs user callbacks, such as that of on_lost, each in its own timer. An
 --- ngx.exit in one light thread ends the whole timer; in the worker timer
---- (worker_timer.lua) it would end all jobs. Only a callback that has waited in
---- vain for a timer runs there: each must run at last, and while it waits, the
---- worker cannot end.
+--- (worker_timer.lua) it would end all jobs. A callback runs there only if it
+--- gets no timer for LATE seconds: each must run in the end, and the worker
+--- cannot end while it waits.
 
 local now = require("resty.rlock.host.clock").now
 local worker_timer = require "resty.rlock.host.worker_timer"
@@ -13,8 +13,8 @@ local callbacks = {}
 local max = math.max
 
 local MOST = 32          -- timers at a time: other code needs timers as well
-local LATE = 1           -- seconds after which a callback has waited in vain
-local SOON = 0.01        -- the same for those behind it
+local LATE = 1           -- seconds without a timer: see above
+local SOON = 0.01        -- the same, after one has run there
 
 local queue, first, last = {}, 1, 0
 local change = tasks.event()           -- a callback has begun, or ended

@@ -338,7 +338,7 @@ return {
     { "file", "swap arguments", "a program has one host" },
   },
   ["lua/rlock/lock/lock.lua"] = {
-    { "lock:take", "if to true, 2 of 7",
+    { "lock:take", "if to true, 3 of 5",
       "joins the waiters before it is known to be necessary" },
     { "lock:state_for", ">= to >", INSTANT },
   },

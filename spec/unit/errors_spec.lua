@@ -153,6 +153,7 @@ describe("errors.is_denied", function()
         .. "default user",
       "DENIED Redis is running in protected mode",
       "ERR The user executing the script can't run this command or subcommand",
+      "ERR ACL failure in script: No permissions to access a channel",
     } do
       assert.is_true(errors.is_denied(detail), detail)
     end
@@ -311,6 +312,8 @@ describe("the row of an error", function()
       "ERR value is not an integer or out of range")
     is("redis", "maybe", false, false, "permits=true",
       "ERR The user executing the script can't run this")
+    is("redis", "maybe", false, false, "permits=true",
+      "ERR ACL failure in script: No permissions to access a channel")
     is("redis", "no", false, false, nil, "ERR Error compiling script")
   end)
 

@@ -111,8 +111,9 @@ local plain = {
   { "^value is not an integer", row("redis", "maybe", false, false,
     { expects = true,
       explain = "perhaps a key of this name holds something else" }) },
-  -- A key or command that a script lacks, since Redis 7.0.
+  -- What a script lacks, in Redis 7.0 and since 7.2.
   { "^The user executing the script can't ", words.NOPERM },
+  { "^ACL failure in script: ", words.NOPERM },
   -- The script did not compile on the server, so it did not run.
   { "^Error compiling script", row("redis", "no", false, false) },
 }
@@ -160,7 +161,7 @@ end
 local denials = {
   "%f[%w]NOAUTH ", "%f[%w]WRONGPASS ", "%f[%w]NOPERM ", "%f[%w]DENIED ",
   "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
-  "ERR The user executing the script can't ",
+  "ERR The user executing the script can't ", "ERR ACL failure in script: ",
 }
 
 local function has_any(detail, patterns)

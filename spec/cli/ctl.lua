@@ -93,6 +93,19 @@ function ctl.start(options)
     limit = options.limit or SECONDS * slow }, Running)
 end
 
+--- The parent of a process.
+function ctl.parent_of(pid)
+  return tonumber(files.read(("/proc/%d/stat"):format(pid))
+    :match("^.*%) %a (%d+)"))
+end
+
+--- Kills processes, of which some may have ended.
+function ctl.kill(...)
+  for _, pid in ipairs { ... } do
+    os.execute(("kill -9 %d 2>/dev/null"):format(pid))
+  end
+end
+
 function Running:out() return files.read(self.path .. ".out") end
 function Running:err() return files.read(self.path .. ".err") end
 function Running:kill(signal) return self.process:kill(signal) end

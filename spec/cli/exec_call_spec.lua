@@ -179,16 +179,7 @@ describe("rlock.exec", function()
     return tonumber(pid), tonumber(daemon)
   end
 
-  local function parent_of(pid)
-    return tonumber(files.read(("/proc/%d/stat"):format(pid))
-      :match("^.*%) %a (%d+)"))
-  end
-
-  local function kill(...)
-    for _, pid in ipairs { ... } do
-      os.execute(("kill -9 %d 2>/dev/null"):format(pid))
-    end
-  end
+  local kill, parent_of = ctl.kill, ctl.parent_of
 
   it("kills what a killed guard leaves, but no other child", function()
     local program = start_two()

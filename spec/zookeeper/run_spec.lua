@@ -3,7 +3,6 @@
 
 local ctl = require "spec.cli.ctl"
 local eventually = require "spec.tools.eventually"
-local files = require "spec.tools.files"
 local on_zookeeper = require "spec.tools.on_zookeeper"
 local peers = require "spec.tools.zookeeper_peer"
 local rlock = require "rlock"
@@ -24,16 +23,7 @@ local function start(...)
     url = server.url, ... }
 end
 
-local function parent_of(pid)
-  return tonumber(files.read(("/proc/%d/stat"):format(pid))
-    :match "^.*%) %a (%d+)")
-end
-
-local function kill(...)
-  for _, pid in ipairs { ... } do
-    os.execute(("kill -9 %d 2>/dev/null"):format(pid))
-  end
-end
+local kill, parent_of = ctl.kill, ctl.parent_of
 
 local function nodes() return #(peer:names("/" .. name) or {}) end
 

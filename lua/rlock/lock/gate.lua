@@ -1,7 +1,7 @@
 --- The gate for the first requests of tasks that wait for a lock with its queue
 --- on the server (a policy with the operation `refresh`). A server answers the
 --- requests of a connection in order. If a client sent thousands at once, the
---- last ones would get no reply within `timeout` and be sent again, for ever.
+--- last ones would get no reply within `timeout`, and their retries neither.
 --- Meanwhile, holds would not be renewed, and waiters would count as dead
 --- before their first heartbeat. So, once FEW requests are pending (lock.lua),
 --- at most MOST more are in flight on one route. The others wait here, in order
@@ -12,8 +12,11 @@
 
 local owner = require "rlock.lock.owner"
 local waiting = require "rlock.lock.waiting"
+local wakeup = require "rlock.lock.wakeup"
 
 local gate = {}
+
+local append, unlink = wakeup.append, wakeup.unlink
 
 --- First requests in flight on one route, beyond FEW. If each takes 0.3 ms, as
 --- on a busy machine, all of them delay others by 77 ms.
@@ -21,18 +24,6 @@ local MOST = 128
 
 -- The line of a route has the number of its requests in flight, `flying`, and
 -- the list of the tickets that wait. A ticket stands for a request.
-
-local function append(line, ticket)
-  local last = line.last
-  ticket.prev, line.last = last, ticket
-  if last then last.next = ticket else line.first = ticket end
-end
-
-local function unlink(line, ticket)
-  local before, after = ticket.prev, ticket.next
-  if before then before.next = after else line.first = after end
-  if after then after.prev = before else line.last = before end
-end
 
 local function admit(line, ticket)
   line.flying, ticket.is_admitted = line.flying + 1, true

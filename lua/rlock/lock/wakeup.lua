@@ -76,6 +76,8 @@ local function unlink(channel, waiter)
   if after then after.prev = before else channel.last = before end
 end
 
+wakeup.append, wakeup.unlink = append, unlink     -- for gate.lua
+
 local function wake(waiter)
   waiter.is_woken = true
   waiter:set()
